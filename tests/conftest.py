@@ -1,4 +1,8 @@
-"""Fixtures of several folders of tests."""
+"""Fixtures of several folders of tests.
+
+Tests that need a GPU run where packages of the command line and of dashboards may be missing:
+fixtures import what needs these.
+"""
 
 import json
 import os
@@ -18,6 +22,7 @@ from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 from txl_lightning.threads import limit_spinning
 
@@ -26,12 +31,9 @@ limit_spinning()  # Before torch is loaded.
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
-from jsonargparse import Namespace  # noqa: E402
 
 from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig, imports  # noqa: E402
-from txl_lightning import __main__ as entry  # noqa: E402
 from txl_lightning.errors import IGNORED_WARNINGS  # noqa: E402
-from txl_lightning.training import cli  # noqa: E402
 
 SMALL = [
     "--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=8",
@@ -165,6 +167,8 @@ def sizes() -> list[str]:
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory, sizes, write_letters) -> Path:
     """The folder of a finished run; tests must not modify it."""
+    from txl_lightning import __main__ as entry
+
     folder = tmp_path_factory.mktemp("finished")
     where = [f"--data.path={write_letters(folder)}", f"--data.data_dir={folder / 'data'}"]
     where += [f"--trainer.default_root_dir={folder}"]
@@ -187,6 +191,8 @@ def own_package(monkeypatch, tmp_path, repository):
 @pytest.fixture
 def txl(monkeypatch, capsys, tmp_path, text_file):
     """Run a command line in an empty folder; return its exit code and its output."""
+    from txl_lightning import __main__ as entry
+
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str):
@@ -250,14 +256,17 @@ def small(sizes, text_file):
 @pytest.fixture(scope="session")
 def parse_fit():
     """Parse and check arguments of fit, with a parser built once, which takes a second."""
+    from txl_lightning import __main__ as entry
+    from txl_lightning.training import cli
+
     entry.refuse_yaml_aliases()
     cli.set_up_libraries()
     parser = cli.make_parser("fit")
 
-    def parse(*words: str) -> Namespace:
+    def parse(*words: str) -> Any:
         settings = cli.parse(parser, [*map(str, words)])
         cli.check_settings(parser, settings)
-        cli.set_folder("fit", settings, cli.Start())
+        cli.set_folder("fit", settings, None)
         return settings
 
     return parse

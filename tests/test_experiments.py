@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.reproduction import golden_curve
 from experiments.speed import summary
 from experiments.speed.cases import CASES
 from experiments.speed.timing import Machine, Operations, Times, find_kind
+from tests.golden import train_as_recorded
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be verified")
@@ -21,10 +21,10 @@ from experiments.speed.timing import Machine, Operations, Times, find_kind
     ("steps", "tolerance"), [(6, 1e-10), pytest.param(150, 1e-8, marks=pytest.mark.slow)]
 )
 def test_training_reproduces_the_losses_of_the_original_code(steps, tolerance):
-    with np.load(golden_curve.CURVE) as curve:
+    with np.load(train_as_recorded.CURVE) as curve:
         # Every step is clipped.
         assert min(curve["grad_norm"]) > json.loads(str(curve["info"]))["clip_global_norm"]
-        found = golden_curve.compare(curve, steps)
+        found = train_as_recorded.compare(curve, steps)
     assert found["steps"] == steps
     assert found["largest_loss_difference"] < tolerance
     if steps == 150:
@@ -34,7 +34,7 @@ def test_training_reproduces_the_losses_of_the_original_code(steps, tolerance):
 
 def test_a_curve_with_an_unknown_schedule_is_refused():
     with pytest.raises(ValueError, match="schedule: 'linear' cannot be repeated"):
-        golden_curve.schedule({"schedule": "linear", "steps": 9})
+        train_as_recorded.schedule({"schedule": "linear", "steps": 9})
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +194,9 @@ def test_scaling_fits_a_line_and_compares_two_processes_with_one(run_experiment,
 @pytest.mark.slow
 def test_the_check_of_a_gpu_runs_its_parts_on_a_cpu_in_tiny_sizes(run_experiment, tmp_path):
     run_experiment("gpu.check", "--smoke", "--limit", "800", "--results", tmp_path)
-    result = json.loads((tmp_path / "cpu-smoke.json").read_text())
+    result = json.loads((tmp_path / "cpu-all-smoke.json").read_text())
     assert {part["status"] for part in result["parts"].values()} == {"done"}
-    speed, resume = (result["parts"][name]["found"] for name in ("speed", "resume"))
+    speed, resume = (result["parts"][name]["found"] for name in ("candidates", "resume"))
     assert {"sdpa", "matmul", "triton"} <= {row["kernel"] for row in speed}
     assert [row["resumed"] for row in resume] == [0, 0]
     assert {"ptxas", "float32_matmul_precision"} <= result.keys()

@@ -1,26 +1,37 @@
 """The check of a GPU finds kernels that are wrong, and runs that do not resume exactly."""
 
+import json
+import math
+import signal
+import subprocess
+import sys
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import einsum
 from torch.nn import functional as F
 
-from experiments.gpu import check, correctness, parts
+from experiments.gpu import candidates, check, correctness, golden, parts, speed
+from experiments.gpu.trainer import judge_resume
+from experiments.speed.contestants import has
+from tests.waiting import wait_until
 from txl_lightning.model.kernels import matmul, per_head, reference, sdpa
 
 
 class SpoilGradient(torch.autograd.Function):
-    """Identity whose gradient is NaN."""
+    """Identity whose gradient is multiplied by a number."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, factor):
+        ctx.factor = factor
         return x.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient * torch.nan
+        return gradient * ctx.factor, None
 
 
 def change(**changes):
@@ -68,6 +79,14 @@ def attend_with_another_mask_of_dropout_in_backward(q_BLHK, kv, terms, mask, dro
     return einsum("bhls,bshk->blhk", first.detach() + second - second.detach(), value_BSHK)
 
 
+def return_zeros(*inputs):
+    return reference.attend(*inputs) * 0
+
+
+def attend_without_gradients(*inputs):
+    return SpoilGradient.apply(reference.attend(*inputs), 0.0)
+
+
 def attend_without_the_last_tile(q_BLHK, kv, terms, mask, dropatt):
     out_BLHK = reference.attend(q_BLHK, kv, terms, mask, dropatt)
     n_whole = q_BLHK.size(1) // 32 * 32
@@ -75,7 +94,10 @@ def attend_without_the_last_tile(q_BLHK, kv, terms, mask, dropatt):
 
 
 BROKEN = {
-    "a gradient is NaN": change(q=lambda given: SpoilGradient.apply(given["q"])),
+    "all outputs are 0": return_zeros,
+    "all gradients are 0": attend_without_gradients,
+    "a gradient is 0": change(q=lambda given: SpoilGradient.apply(given["q"], 0.0)),
+    "a gradient is NaN": change(q=lambda given: SpoilGradient.apply(given["q"], torch.nan)),
     "old states are not seen": change(mask=see_only_near_states),
     "documents are ignored": change(mask=ignore_documents),
     "distances are shifted by one": change_term("r_THK", lambda r: r.roll(1, dims=0)),
@@ -87,6 +109,9 @@ BROKEN = {
     "far distances have no gradient": change_term(
         "r_THK", lambda r: torch.cat([r[: len(r) // 2].detach(), r[len(r) // 2 :]])
     ),
+    "far distances are all 0": change_term(
+        "r_THK", lambda r: torch.cat([r[: len(r) // 4] * 0, r[len(r) // 4 :]])
+    ),
     "scores by distance have no scale": change_term("r_THK", lambda r: r * r.size(-1) ** 0.5),
     "kept weights are not scaled": attend_with_unscaled_dropout,
     "backward drops other weights": attend_with_another_mask_of_dropout_in_backward,
@@ -94,34 +119,117 @@ BROKEN = {
 }
 
 
-def judge(attend, dtype=torch.float32):
-    cases = correctness.kernel_differences(attend, dtype, "cpu", correctness.SMALL)
-    return all(parts.is_right(found, dtype) for _, found in cases)
+# Packages that a machine with a GPU and Lightning may lack.
+COLLECT = """
+import sys
+lacking = "jsonargparse docstring_parser typeshed_client wandb optuna moto s3fs ray".split()
+sys.modules |= dict.fromkeys(lacking)
+import pytest
+import experiments.gpu.check, experiments.speed.contestants
+from txl_lightning import CorpusDataModule, LanguageModel
+sys.exit(pytest.main(["--collect-only", "-q", "-m", "gpu", *sys.argv[1:]]))
+"""
+
+
+def judge(attend, dtype=torch.float32, cases=correctness.SMALL):
+    """Tell for each case, and with dropout, whether a kernel is found right."""
+    found = correctness.kernel_differences(attend, dtype, "cpu", cases)
+    return [parts.is_right(each, dtype) for _, each in found]
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_kernel_is_found(fault):
-    assert not judge(BROKEN[fault])
+    assert not all(judge(BROKEN[fault]))
 
 
 @pytest.mark.parametrize("kernel", [reference, sdpa, matmul, per_head])
 def test_a_right_kernel_is_right(kernel):
-    assert judge(kernel.attend)
+    assert judge(kernel.attend) == [True] * (len(correctness.SMALL) + 1)
+
+
+@pytest.mark.slow
+def test_a_right_kernel_is_right_in_bfloat16_at_the_sizes_of_a_gpu():
+    assert all(judge(sdpa.attend, torch.bfloat16, correctness.ON_GPU))
+
+
+def test_a_kernel_that_returns_zeros_is_right_in_no_case():
+    assert not any(judge(return_zeros))
+
+
+def test_no_kernel_is_right_where_the_reference_computes_nothing(monkeypatch):
+    """As on a device that runs no program, where all tensors are 0 and so equal."""
+    right = reference.attend
+    monkeypatch.setattr(reference, "attend", lambda *inputs: right(*inputs) * 0)
+    assert not any(judge(return_zeros))
+
+
+def test_the_reference_is_computed_on_the_cpu_in_float64_for_any_device(monkeypatch):
+    used, right = set(), reference.attend
+
+    def note(q_BLHK, *others):
+        used.add((q_BLHK.device.type, q_BLHK.dtype))
+        return right(q_BLHK, *others)
+
+    monkeypatch.setattr(reference, "attend", note)
+    # A device without values.
+    found = correctness.kernel_differences(sdpa.attend, torch.float32, "meta", correctness.SMALL)
+    assert not any(parts.is_right(each, torch.float32) for _, each in found)
+    assert used == {("cpu", torch.float64)}
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
+def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_with_each_kernel():
+    found = list(golden.compare_golden(smoke=True, ends_at=math.inf))
+    kinds = Counter(row["dtype"] for row in found)
+    assert kinds == {"torch.float64": 1, "torch.float32": len(candidates.KERNELS) - 1}
+    assert all(row["right"] and row["files"] == 2 for row in found)
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be verified")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "all outputs are 0",
+        "old states are not seen",
+        "distances are shifted by one",
+        "v is left out",
+    ],
+)
+def test_outputs_of_the_original_find_a_broken_kernel_in_float32(monkeypatch, fault):
+    monkeypatch.setitem(candidates.KERNELS, "broken", BROKEN[fault])
+    names = ["default", "prenorm_longmem_clamp"]
+    assert golden.find_wrong("broken", torch.float32, 1e-3, names).keys() == {*names}
 
 
 def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kernel():
-    whole, lost = {"w": torch.zeros(9)}, {"w": torch.full((9,), 1e-2)}
-    rounded = {"w": torch.full((9,), 1e-7)}
-    assert parts.judge_resume(whole, whole, whole)["right"]
-    assert parts.judge_resume(whole, rounded, {"w": torch.full((9,), 5e-7)})["right"]
-    assert not parts.judge_resume(whole, whole, rounded)["right"]
-    assert not parts.judge_resume(whole, rounded, lost)["right"]
-    two, spoilt = whole | {"x": whole["w"]}, whole | {"x": torch.full((9,), torch.nan)}
-    assert not parts.judge_resume(two, two, spoilt)["right"]
+    start, whole, lost = (
+        each(9) for each in (torch.ones, torch.zeros, lambda n: torch.ones(n) / 99)
+    )
+    rounded = torch.full((9,), 1e-7)
+    is_right = {
+        (whole, whole, whole): True,
+        (whole, rounded, 5 * rounded): True,
+        (whole, whole, rounded): False,
+        (whole, rounded, lost): False,
+        (whole, whole, torch.full((9,), torch.nan)): False,
+    }
+    for runs, expected in is_right.items():
+        assert judge_resume({"w": start}, *({"w": run} for run in runs))["right"] == expected
+
+
+def test_a_run_that_did_not_train_does_not_resume():
+    same = {"w": torch.zeros(9)}
+    assert not judge_resume(same, same, same, same)["right"]
+
+
+def test_nan_of_one_weight_is_not_hidden_by_another():
+    whole = {"w": torch.zeros(9), "x": torch.zeros(9)}
+    spoilt = whole | {"x": torch.full((9,), torch.nan)}
+    assert not judge_resume({"w": torch.ones(9), "x": torch.ones(9)}, whole, whole, spoilt)["right"]
 
 
 @pytest.mark.parametrize(
-    ("part", "verdict"),
+    ("part", "result"),
     [
         ({}, "all right"),
         ({"found": [{"right": True}, {"steps": 3}]}, "all right"),
@@ -132,9 +240,9 @@ def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kern
         ({"found": [{"left out": "no time was left"}]}, "incomplete"),
     ],
 )
-def test_a_check_that_was_stopped_or_left_something_out_is_not_all_right(part, verdict):
+def test_a_check_that_was_stopped_or_left_something_out_is_not_all_right(part, result):
     whole = {"status": "done", "found": [{"right": True}]}
-    assert check.judge({"parts": {"kernel": whole, "speed": whole | part}}) == verdict
+    assert check.judge({"parts": {"kernel": whole, "speed": whole | part}}) == result
 
 
 def test_lines_printed_by_libraries_are_no_findings(tmp_path, monkeypatch, capsys):
@@ -142,6 +250,43 @@ def test_lines_printed_by_libraries_are_no_findings(tmp_path, monkeypatch, capsy
         print("a warning", end="")
         yield {"right": True}
 
-    monkeypatch.setitem(check.SECONDS, "peak", (print_and_find, 9))
-    check.run_here("peak", True, 9.0, tmp_path / "findings")
-    assert (tmp_path / "findings").read_text() == '{"right": true}\n'
+    monkeypatch.setattr(speed, "measure_costs", print_and_find)
+    files = check.Files.make(tmp_path, "card")
+    check.run_here("costs", True, 9.0, files.findings)
+    with files.findings.open("a") as file:
+        file.write('{"part": "costs", "found": {"ri')
+    assert files.read_findings("costs") == [{"right": True}]
+    assert files.read_findings("speed") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_check_that_is_killed_has_written_what_it_has_found(tmp_path, repository, number):
+    command = [sys.executable, "-m", "experiments.gpu.check", "first", "--smoke"]
+    process = subprocess.Popen([*command, "--results", tmp_path], cwd=repository)
+    findings = tmp_path / "cpu-first-smoke.jsonl"
+    wait_until(lambda: findings.exists() and findings.read_text().count("\n") >= 5)
+    process.send_signal(number)
+    process.wait()
+    found = [json.loads(line) for line in findings.read_text().splitlines() if line.endswith("}")]
+    assert {"costs", "kernel sdpa"} <= {each["part"] for each in found}
+    result = json.loads((tmp_path / "cpu-first-smoke.json").read_text())
+    assert result["parts"]["costs"]["status"] == "done"
+
+
+def test_a_module_within_a_package_that_lacks_it_is_not_there():
+    assert has("json.decoder")
+    assert not has("json.nowhere")
+    assert not has("nowhere.json")
+
+
+@pytest.mark.slow
+def test_the_check_and_its_tests_need_no_package_of_the_command_line_or_of_dashboards(repository):
+    this = Path(__file__)
+    files = [path for path in this.parent.rglob("test_*.py") if path != this]
+    files = [str(path) for path in files if "pytest.mark.gpu" in path.read_text()]
+    words = [sys.executable, "-c", COLLECT, *files]
+    done = subprocess.run(words, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with_tests = {line.split("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert {str(repository / name) for name in with_tests} == {*files}

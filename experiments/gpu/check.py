@@ -1,11 +1,13 @@
-"""Does everything hold on this GPU, and how fast is it? One JSON says, within ten minutes.
+"""Is everything right on this GPU, and how fast is it? Parts run one after the other.
 
-    python -m experiments.gpu.check            # or make gpu
+    python -m experiments.gpu.check            # or make gpu: all parts
+    python -m experiments.gpu.check first      # those of one call; then second
     python -m experiments.gpu.check --smoke    # tiny sizes, on a CPU
 
-Needs a GPU, torch 2.11 or later and this checkout; lightning for a part, pytest and the package's
-other requirements for some. A part is a process with a time of its own: one that is stopped, fails
-or is left out is named in the file. Exit code: 0 all right, 1 something is wrong, 2 incomplete.
+README.md beside this file says what is needed. In the folder --results are, named by the card: a
+JSON file of everything; a .jsonl file with each finding, written as it is found; a .log file with
+what the parts print. A part is a process with a time limit. One that is stopped, fails or is left
+out is named in the JSON file. Exit code: 0 all right, 1 something is wrong, 2 incomplete.
 """
 
 import argparse
@@ -16,88 +18,134 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from experiments.gpu import parts, speed
+from txl_lightning.machine import commit, cpu_name
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LIMIT = 570  # seconds for all parts, within ten minutes
-KERNELS = {
-    f"kernel {kernel}": (partial(parts.compare_kernels, kernel), 100 if kernel == "triton" else 35)
-    for kernel in parts.RACED
+LIMIT = 500  # seconds for all parts; a machine that is lent may stop a command after 600
+LINE = 300  # most characters that are printed of a finding
+
+
+class Part(NamedTuple):
+    """A function that yields findings, as MODULE.NAME, the seconds that it may take, and a kernel.
+
+    It is imported in the part's own process: an import that fails, fails alone.
+    """
+
+    name: str
+    seconds: int
+    kernel: str | None = None
+
+    def find(self, smoke: bool, ends_at: float) -> Iterator[dict[str, Any]]:
+        module, name = self.name.split(".")
+        function = getattr(import_module(f"experiments.gpu.{module}"), name)
+        return function(*[self.kernel] * bool(self.kernel), smoke, ends_at)
+
+
+# What a user of a GPU gets.
+FIRST = {
+    "costs": Part("speed.measure_costs", 40),
+    "kernel sdpa": Part("parts.compare_kernels", 40, "sdpa"),
+    "speed": Part("speed.measure_speed", 120),
+    "profile": Part("profiling.profile_steps", 60),
+    "trainer": Part("trainer.train_in_each_way", 160),
+    "peers": Part("speed.measure_peers", 40),
 }
-"""A process for each kernel: after an illegal access, nothing else works in the same one."""
-SECONDS: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], int]] = {
-    "peak": (speed.measure_peak, 25),
-    **KERNELS,
-    "golden": (parts.compare_golden, 40),
-    "resume": (parts.resume_twice, 50),
-    "tests": (parts.run_gpu_tests, 80),
-    "speed": (speed.measure_speed, 110),
-    "profile": (speed.profile_steps, 20),
-    "ways": (speed.train_in_each_way, 60),
-    "peers": (speed.measure_peers, 15),
+# What may be better, and what must stay right. Each kernel has a process of its own, because after
+# an illegal access nothing else works in the same one.
+SECOND = {
+    "kernel triton": Part("parts.compare_kernels", 60, "triton"),
+    "candidates": Part("speed.measure_candidates", 60),
+    "inference": Part("speed.measure_inference", 40),
+    "resume": Part("trainer.resume_twice", 60),
+    "tests": Part("parts.run_gpu_tests", 90),
+    "golden": Part("golden.compare_golden", 40),
+    "kernel matmul": Part("parts.compare_kernels", 40, "matmul"),
 }
-"""Parts in the order in which they run, and the seconds that each may take: LIMIT in all."""
+CALLS = {"first": FIRST, "second": SECOND, "all": FIRST | SECOND}
 EXIT_CODES = {"all right": 0, "not all right": 1, "incomplete": 2}
 
 
-def run_part(name: str, smoke: bool, seconds: float, log: Path) -> dict[str, Any]:
+class Files(NamedTuple):
+    """The files of results."""
+
+    result: Path
+    findings: Path
+    log: Path
+
+    @classmethod
+    def make(cls, folder: Path, name: str) -> "Files":
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(*(folder / f"{name}.{suffix}" for suffix in ("json", "jsonl", "log")))
+
+    def read_findings(self, part: str) -> list[dict[str, Any]]:
+        """Return the findings of a part; one that was stopped may have written a line in part."""
+        lines = self.findings.read_text().splitlines() if self.findings.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [each["found"] for each in found if each["part"] == part]
+
+
+def run_part(name: str, smoke: bool, seconds: float, files: Files) -> dict[str, Any]:
     """Run a part as a process, stopped after some seconds; return what it has found until then."""
-    findings = log.with_suffix(".findings")
-    findings.write_text("")
-    words = [f"--part={name}", f"--limit={seconds}", f"--findings={findings}"]
+    words = [f"--part={name}", f"--limit={seconds}", f"--findings={files.findings}"]
     command = [sys.executable, "-m", "experiments.gpu.check", *words]
     began = time.monotonic()
-    with log.open("w") as file:
+    with files.log.open("a") as log:
+        print(f"== {name}", file=log, flush=True)
+        begins_at = log.tell()
         # A file, not a pipe, and a group: processes that compile hold a pipe open.
-        options = {"stdout": file, "stderr": subprocess.STDOUT, "start_new_session": True}
+        options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
         process = subprocess.Popen(command + ["--smoke"] * smoke, cwd=ROOT, **options)
         try:
             code = process.wait(timeout=seconds)
             status = "done" if code == 0 else f"failed with exit code {code}"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             status = f"stopped after {seconds:.0f} s"
-    # A part that was stopped may have written a line in part.
-    found = [json.loads(line) for line in findings.read_text().splitlines() if line.endswith("}")]
-    lines = log.read_text(errors="replace").splitlines()
-    end = {} if status == "done" else {"end of output": lines[-8:]}
-    return {"status": status, "seconds": round(time.monotonic() - began), "found": found} | end
+        finally:
+            # Also when this process is stopped.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    printed = files.log.read_bytes()[begins_at:].decode(errors="replace").splitlines()
+    end = {} if status == "done" else {"end of output": [line[:LINE] for line in printed[-8:]]}
+    seconds_taken = round(time.monotonic() - began, 1)
+    found = files.read_findings(name)
+    return {"status": status, "seconds": seconds_taken, "found": found} | end
 
 
-def run_here(name: str, smoke: bool, seconds: float, findings: Path) -> None:
+def run_here(name: str, smoke: bool, seconds: float, path: Path) -> None:
     """Run a part in this process; append each finding to a file as a line of JSON."""
     # Something started then may still end in time.
     ends_at = time.monotonic() + 0.8 * seconds
     # A file of its own: libraries print to stdout, too.
-    with findings.open("a", buffering=1) as file:
+    with path.open("a", buffering=1) as file:
         try:
-            for found in SECONDS[name][0](smoke, ends_at):
-                file.write(json.dumps(found) + "\n")
+            for found in CALLS["all"][name].find(smoke, ends_at):
+                file.write(json.dumps({"part": name, "found": found}) + "\n")
         except ModuleNotFoundError as error:
-            file.write(json.dumps({"left out": str(error)}) + "\n")
+            file.write(json.dumps({"part": name, "found": {"left out": str(error)}}) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:
     cuda = torch.cuda.is_available()
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {
         "card": torch.cuda.get_device_name() if cuda else "cpu",
         "memory_bytes": torch.cuda.get_device_properties(0).total_memory if cuda else 0,
+        "cpu": cpu_name(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "python": sys.version.split()[0],
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         **describe_compilers(),
-        "commit": git.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
     }
 
@@ -120,28 +168,45 @@ def describe_compilers() -> dict[str, str]:
     return versions
 
 
-def run_all(smoke: bool, limit: float, path: Path) -> dict[str, Any]:
-    """Run every part for which there is time, and write the file after each."""
-    began, result = time.monotonic(), describe_machine() | {"smoke": smoke, "parts": {}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for name, (_, seconds) in SECONDS.items():
+def run_call(
+    call: str, smoke: bool, limit: float, files: Files, at_commit: str | None = None
+) -> dict[str, Any]:
+    """Run the parts of a call for which there is time, and write the result after each."""
+    began = time.monotonic()
+    result = describe_machine() | {"commit": at_commit or commit(), "call": call, "smoke": smoke}
+    result["parts"] = {}
+    files.findings.unlink(missing_ok=True)
+    files.log.unlink(missing_ok=True)
+    names = CALLS.get(call) or call.split(",")
+    for name in names:
+        planned = CALLS["all"][name]
         remaining = limit - (time.monotonic() - began)
         # A CPU may be busy, and has no machine time to save.
-        seconds = remaining if smoke else min(seconds, remaining)
-        print(f"{name}: at most {seconds:.0f} s", flush=True)
+        seconds = remaining if smoke else min(planned.seconds, remaining)
         part = {"status": "left out: no time was left", "seconds": 0, "found": []}
         if remaining > 10:
-            part = run_part(name, smoke, seconds, path.with_suffix(".log"))
+            part = run_part(name, smoke, seconds, files)
         result["parts"][name] = part
-        print(f"  {part['status']}, {len(part['found'])} findings", flush=True)
-        wrong = [found for found in part["found"] if found.get("right") is False]
-        for found in wrong:
-            print(f"  wrong: {found}", flush=True)
+        print(f"{name}: {part['status']}, {part['seconds']} s", flush=True)
+        print_findings(part["found"])
         result["seconds"] = round(time.monotonic() - began)
-        path.write_text(json.dumps(result, indent=1) + "\n")
-    for suffix in (".log", ".findings"):
-        path.with_suffix(suffix).unlink(missing_ok=True)
+        files.result.write_text(json.dumps(result, indent=1) + "\n")
     return result
+
+
+def print_findings(findings: list[dict[str, Any]]) -> None:
+    """Print what is wrong or left out, and everything that was measured."""
+    for found in findings:
+        is_shown = not found.get("right", False) or "tokens_per_second" in found
+        # A list of kernels or of outcomes is only in the files.
+        short = {key: found[key] for key in found if not isinstance(found[key], list)}
+        if is_shown:
+            print(f"  {json.dumps(shorten(short))}"[:LINE], flush=True)
+
+
+def shorten(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with four digits of each number that is not whole."""
+    return {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in found.items()}
 
 
 def judge(result: dict[str, Any]) -> str:
@@ -156,11 +221,13 @@ def judge(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run all parts, or one of them, as the first process asks for."""
+    """Run the parts of a call, or one of them, as the first process asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("call", nargs="?", default="all", help="first, second, all, or PART,PART")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for all parts")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder")
+    parser.add_argument("--commit", help="of this code, in a copy that is no repository")
     for name in ("--part", "--findings"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -169,10 +236,13 @@ def main() -> None:
         return
     if not torch.cuda.is_available() and not args.smoke:
         sys.exit("check.py: no GPU is here; --smoke runs tiny sizes on a CPU")
+    # `timeout` and schedulers stop a command so: the part that runs is stopped, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_CODES["incomplete"]))
     card = describe_machine()["card"].replace(" ", "_")
-    path = args.results / f"{card}{'-smoke' if args.smoke else ''}.json"
-    result = run_all(args.smoke, args.limit, path)
-    print(f"{path}: {judge(result)}")
+    call = args.call if args.call in CALLS else "parts"
+    files = Files.make(args.results, f"{card}-{call}{'-smoke' * args.smoke}")
+    result = run_call(args.call, args.smoke, args.limit, files, args.commit)
+    print(f"{files.result}: {judge(result)}")
     sys.exit(EXIT_CODES[judge(result)])
 
 

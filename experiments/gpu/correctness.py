@@ -1,9 +1,10 @@
 """How far is a kernel from the reference: output and every gradient?
 
-    TRITON_INTERPRET=1 python experiments/gpu/correctness.py tiled   # on a CPU
-    python experiments/gpu/correctness.py tiled --device cuda --dtype bfloat16
+    TRITON_INTERPRET=1 python -m experiments.gpu.correctness experiments.gpu.tiled   # on a CPU
+    python -m experiments.gpu.correctness experiments.gpu.tiled --device cuda --dtype bfloat16
 
-Prints, for each case, the largest difference over the largest true value as JSON.
+Prints, for each case, the largest difference over the largest true value as JSON. The reference is
+computed on the CPU in float64, so that a device that computes nothing is not compared with itself.
 
 B rows   L queries   M remembered   S = M + L states seen   H heads   K head width   T = S + 1
 """
@@ -42,8 +43,8 @@ class Case:
     same_length: SameLength = None
     autocast: bool = False
 
-    def make_inputs(self, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
-        """Draw q, k, values and terms for four rows and three heads."""
+    def make_inputs(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Draw q, k, values and terms for four rows and three heads, on the CPU."""
         L, S, H, K = self.tgt_len, self.mem_len + self.tgt_len, 3, self.d_head
         shapes = {"q": (4, L, H, K), "k": (4, S, H, K), "value": (4, S, H, K)}
         by_term = {"r": (S + 1, H, K), "u": (H, K), "v": (H, K), "b": (S + 1, H)}
@@ -52,9 +53,9 @@ class Case:
         leaves = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
         wide = ("u", "v") if self.autocast else ()
         kinds = {name: torch.float32 if name in wide else dtype for name in leaves}
-        return {name: x.to(device, kinds[name]).requires_grad_() for name, x in leaves.items()}
+        return {name: x.to(kinds[name]) for name, x in leaves.items()}
 
-    def make_mask(self, device: str) -> Tensor:
+    def make_mask(self) -> Tensor:
         """Return the mask of a full, a half-full, an empty memory, and of a text that begins."""
         M, place_L = self.mem_len, torch.arange(self.tgt_len)
         filled_B = torch.tensor([M, M // 2, 0, min(M, 3)])
@@ -62,7 +63,7 @@ class Case:
         since_L = place_L - self.tgt_len // 2
         begins_L = since_L.where(since_L >= 0, M + place_L)
         doc_pos_BL = torch.stack([M + place_L] * 3 + [begins_L])
-        return memory.attention_mask(self.tgt_len, doc_pos_BL).to(device)
+        return memory.attention_mask(self.tgt_len, doc_pos_BL)
 
 
 SMALL = [Case(*size) for size in ((1, 0), (1, 5), (63, 7), (5, 64), (8, 8))]
@@ -91,8 +92,8 @@ def compute(
 
 def with_gradients(out_BLHK: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return what was computed, and the gradient of each input for one of the output."""
-    weight = torch.linspace(-1, 1, out_BLHK.numel(), device=out_BLHK.device).to(out_BLHK.dtype)
-    gradients = torch.autograd.grad(out_BLHK, list(leaves.values()), weight.view_as(out_BLHK))
+    weight_BLHK = torch.linspace(-1, 1, out_BLHK.numel()).view_as(out_BLHK).to(out_BLHK)
+    gradients = torch.autograd.grad(out_BLHK, list(leaves.values()), weight_BLHK)
     return {"out": out_BLHK.detach()} | dict(zip(leaves, gradients, strict=True))
 
 
@@ -106,41 +107,45 @@ def compare(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, 
 
     Of queries that see one state alone, the true gradients of all but the values are 0.
     """
+    assert expected["out"].abs().max() > 0.1, "the reference computes nothing"
     errors = {}
     for name, true in expected.items():
         largest = true.abs().max()
         scale = largest.where(largest > 1e-9, torch.ones_like(largest))
-        errors[name] = ((found[name] - true).abs().max() / scale).item()
+        errors[name] = ((found[name].cpu() - true).abs().max() / scale).item()
     return errors
 
 
-def widen(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: leaf.detach().double().requires_grad_() for name, leaf in leaves.items()}
+def make_leaves(inputs: dict[str, Tensor], to: torch.dtype | str) -> dict[str, Tensor]:
+    """Return inputs in a precision or on a device, as leaves that have gradients."""
+    return {name: each.detach().to(to).requires_grad_() for name, each in inputs.items()}
 
 
 def differences(attend: Attend, case: Case, dtype: torch.dtype, device: str) -> dict[str, float]:
-    """Compare with the reference in float64."""
-    leaves, mask_BLS = case.make_inputs(dtype, device), case.make_mask(device)
-    exact = widen(leaves)
+    """Compare with the reference in float64 on the CPU."""
+    inputs, mask_BLS = case.make_inputs(dtype), case.make_mask()
+    exact = make_leaves(inputs, torch.float64)
     expected = with_gradients(compute(reference.attend, exact, mask_BLS), exact)
+    leaves = make_leaves(inputs, device)
     with torch.autocast(device, dtype, enabled=case.autocast and dtype.itemsize == 2):
-        out_BLHK = compute(attend, leaves, mask_BLS)
+        out_BLHK = compute(attend, leaves, mask_BLS.to(device))
     return compare(with_gradients(out_BLHK, leaves), expected)
 
 
 def differences_when_dropped(attend: Attend, dtype: torch.dtype, device: str) -> dict[str, float]:
     """Compare with the reference whose weights are dropped by hand where the kernel drops them."""
-    leaves, mask_BLS = DROPPED.make_inputs(dtype, device), DROPPED.make_mask(device)
-    exact = widen(leaves)
-    one_hot = torch.eye(DROPPED.d_head, device=device)[None, :, None].expand_as(leaves["value"])
+    inputs, mask_BLS = DROPPED.make_inputs(dtype), DROPPED.make_mask()
+    one_hot = torch.eye(DROPPED.d_head, dtype=dtype)[None, :, None].expand_as(inputs["value"])
+    leaves, reading = (make_leaves(x, device) for x in (inputs, inputs | {"value": one_hot}))
     torch.manual_seed(1)
-    read_BLHS = compute(attend, leaves | {"value": one_hot.to(dtype)}, mask_BLS, DROPATT)
+    is_kept_BLHS = (compute(attend, reading, mask_BLS.to(device), DROPATT) > 0).cpu()
+    exact = make_leaves(inputs, torch.float64)
     weight_BLHS = compute(reference.attend, exact | {"value": one_hot.double()}, mask_BLS)
-    kept_BLHS = weight_BLHS * (read_BLHS > 0) / (1 - DROPATT)
+    kept_BLHS = weight_BLHS * is_kept_BLHS / (1 - DROPATT)
     out_BLHK = einsum("blhs,bshk->blhk", kept_BLHS, exact["value"])
     torch.manual_seed(1)
-    found = with_gradients(compute(attend, leaves, mask_BLS, DROPATT), leaves)
-    share = ((read_BLHS > 0).sum() / (weight_BLHS > 1e-6).sum()).item()
+    found = with_gradients(compute(attend, leaves, mask_BLS.to(device), DROPATT), leaves)
+    share = (is_kept_BLHS.sum() / (weight_BLHS > 1e-6).sum()).item()
     assert abs(share - 1 + DROPATT) < 0.02, f"{share} of the weights are kept"
     return compare(found, with_gradients(out_BLHK, exact))
 
@@ -152,7 +157,6 @@ def kernel_differences(
     runs = {str(case): partial(differences, attend, case) for case in cases}
     runs["dropped"] = partial(differences_when_dropped, attend)
     for case, run in runs.items():
-        torch._dynamo.reset()
         try:
             yield case, run(dtype, device)
         # A kernel that is wrong for a case fails by errors of any class, a compiler's among them.
@@ -162,11 +166,11 @@ def kernel_differences(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kernel")
+    parser.add_argument("module", help="whose `attend` is compared")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     given = parser.parse_args()
-    attend = import_module(f"txl_lightning.model.kernels.{given.kernel}").attend
+    attend = import_module(given.module).attend
     cases = SMALL if given.device == "cpu" else ON_GPU
     found = kernel_differences(attend, getattr(torch, given.dtype), given.device, cases)
     print(json.dumps(dict(found), indent=1))

@@ -1,32 +1,29 @@
 """Is it right? Parts of check.py: each yields its findings, and begins nothing after `ends_at`."""
 
-import contextlib
-import importlib.util
-import io
-import tempfile
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from experiments.gpu import correctness
-from txl_lightning import TransformerXLConfig
-from txl_lightning.model.kernels import KERNELS
+from experiments.gpu.candidates import KERNELS
 
 ROOT = Path(__file__).resolve().parents[2]
-RACED = ("triton", "sdpa", "matmul")
-"""Kernels that may be fastest on a GPU; the least tried one first."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# Largest difference over the largest true value.
-TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
+# Largest difference over the largest true value; the precision of training first.
+TOLERANCES = {torch.bfloat16: 4e-2, torch.float32: 1e-4}
 NO_TIME = {"left out": "no time was left"}
+GPU_TESTS = [
+    f"tests/training/test_{name}.py" for name in ("gpu", "module", "precision", "compiling")
+]
+OUTCOME = re.compile(r"(tests/\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR)\b")
 
 Findings = Iterator[dict[str, Any]]
-Weights = dict[str, torch.Tensor]
 
 
 def compare_kernels(kernel: str, smoke: bool, ends_at: float) -> Findings:
@@ -48,120 +45,30 @@ def is_right(found: dict[str, float] | str, dtype: torch.dtype) -> bool:
     return not isinstance(found, str) and correctness.is_within(found, TOLERANCES[dtype])
 
 
-def compare_golden(smoke: bool, ends_at: float) -> Findings:
-    """Compare with outputs of the original code, float32, to 1e-5 nats."""
-    from txl_lightning.convert import load_original
-
-    path = ROOT / "tests" / "convert" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("golden", path)
-    golden = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(golden)
-    names = sorted(path.stem for path in (ROOT / "tests/golden/original").glob("*.npz"))
-    names = names[:2] if smoke else names
-    for kernel in ("reference", "sdpa", "matmul", "triton"):
-        wrong = {}
-        for name in names:
-            file = golden.Golden(f"original/{name}")
-            net = load_original(file.weights, file.args).to(DEVICE)
-            for layer in net.layers:
-                layer.attention.attend = KERNELS[kernel]
-            try:
-                with torch.no_grad():
-                    file.check(net)
-            # Any error is a wrong file of this kernel; the others are still compared.
-            except Exception as error:
-                wrong[name] = f"{type(error).__name__}: {error}"[:300]
-        yield {"kernel": kernel, "files": len(names), "right": not wrong, "wrong": wrong}
-
-
-def resume_twice(smoke: bool, ends_at: float) -> Findings:
-    """Train ten steps whole, and as four and six, with each kernel: are all weights the same?"""
-    runs = [(kernel, False) for kernel in (["matmul"] if smoke else RACED)] + [("sdpa", True)]
-    for kernel, deterministic in runs:
-        row = {"kernel": kernel, "deterministic": deterministic}
-        if time.monotonic() > ends_at:
-            yield row | NO_TIME
-            continue
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            run = partial(train, kernel, deterministic=deterministic)
-            whole, _ = run(Path(folder) / "whole", 10)
-            again, _ = run(Path(folder) / "again", 10)
-            _, path = run(Path(folder) / "first", 4)
-            resumed, _ = run(Path(folder) / "rest", 10, path)
-        yield row | judge_resume(whole, again, resumed)
-
-
-def judge_resume(whole: Weights, again: Weights, resumed: Weights) -> dict[str, Any]:
-    """Compare a resumed run with a whole one, and the whole one with its repetition.
-
-    A kernel that adds in another order each time differs from itself; a resumed run may differ ten
-    times as much, but not by a generator or a memory that was lost.
-    """
-    differences = {
-        # Not Python's max, which passes over NaN.
-        name: torch.stack([(whole[key] - other[key]).abs().max() for key in whole]).max().item()
-        for name, other in (("resumed", resumed), ("repeated", again))
-    }
-    return differences | {"right": differences["resumed"] <= 10 * differences["repeated"]}
-
-
-def train(
-    kernel: str,
-    folder: Path,
-    max_steps: int,
-    ckpt_path: Path | None = None,
-    deterministic: bool = False,
-) -> tuple[Weights, Path]:
-    """Return the weights after some steps on CONTRIBUTING.md, and a checkpoint of them."""
-    from lightning.pytorch import Trainer, seed_everything
-
-    from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
-
-    seed_everything(3, verbose=False)
-    net = TransformerXLConfig(n_layer=2, n_head=2, d_model=64, mem_len=24, dropout=0.1)
-    optim = OptimConfig(lr=1e-3, schedule="constant")
-    model = LanguageModel(replace(net, kernel=kernel), optim)
-    data = CorpusDataModule(
-        path=str(ROOT / "CONTRIBUTING.md"), data_dir=str(folder), tgt_len=24, batch_size=4
-    )
-    quiet = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
-    precision = "bf16-mixed" if DEVICE == "cuda" else "32-true"
-    trainer = Trainer(
-        accelerator="auto", devices=1, precision=precision, max_steps=max_steps, max_epochs=-1,
-        limit_val_batches=0, gradient_clip_val=0.25, use_distributed_sampler=False,
-        deterministic=deterministic,
-        default_root_dir=folder, **dict.fromkeys(quiet, False),
-    )  # fmt: skip
-    trainer.fit(model, datamodule=data, ckpt_path=ckpt_path)
-    path = folder / "end.ckpt"
-    trainer.save_checkpoint(path)
-    return {name: value.cpu() for name, value in model.net.state_dict().items()}, path
-
-
 def run_gpu_tests(smoke: bool, ends_at: float) -> Findings:
-    """Run pytest -m gpu, as far as the time goes."""
-    import docstring_parser  # noqa: F401 (what the tests need beside lightning)
-    import jsonargparse  # noqa: F401
-    import pytest
+    """Run the tests that need a GPU, as far as the time goes: a finding for each."""
+    import pytest_timeout  # noqa: F401 (what the tests need, beside lightning)
 
-    class Count:
-        """Outcomes of tests, and the first line of what went wrong."""
+    # Named, because other tests need packages that a machine with a GPU may lack.
+    words = [sys.executable, "-m", "pytest", "-v", "-rfE", "-m", "gpu", *GPU_TESTS]
+    words += ["--time-limit", str(ends_at - time.monotonic()), "--timeout", "60"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if match := OUTCOME.match(line):
+                name, outcome = match.groups()
+                left_out = NO_TIME if outcome == "SKIPPED" and not smoke else {}
+                yield {"test": name, "right": outcome in ("PASSED", "SKIPPED")} | left_out
+            elif line.startswith(("FAILED ", "ERROR ")):
+                yield {"reason": line.strip()[:300]}
+    # 5: no tests.
+    yield {"exit_code": process.returncode, "right": process.returncode == 0}
 
-        def __init__(self) -> None:
-            self.outcomes, self.wrong = {}, {}
 
-        def pytest_runtest_logreport(self, report: Any) -> None:
-            if report.when == "call" or report.outcome != "passed":
-                self.outcomes[report.outcome] = self.outcomes.get(report.outcome, 0) + 1
-            if report.outcome == "failed":
-                self.wrong[report.nodeid] = report.longreprtext.splitlines()[-1][:300]
-
-    count, limit = Count(), str(ends_at - time.monotonic())
-    code = pytest.main(
-        ["-q", "-m", "gpu", str(ROOT / "tests"), "--time-limit", limit], plugins=[count]
-    )
-    found = {"exit_code": int(code), "outcomes": count.outcomes, "wrong": count.wrong}
-    # 5: without a GPU, there are none.
-    right = not count.wrong and int(code) in ((0, 5) if smoke else (0,))
-    left_out = NO_TIME if count.outcomes.get("skipped") and time.monotonic() > ends_at else {}
-    yield found | {"right": right} | left_out
+def try_to(measure: Callable[..., dict], *arguments: Any) -> dict[str, Any]:
+    """Return what a function finds, or its error as a finding that is not right."""
+    try:
+        return measure(*arguments)
+    # Other packages fail by errors of any class; none may end the measurements of the rest.
+    except Exception as error:
+        return {"right": False, "error": f"{type(error).__name__}: {error}"[:300]}

@@ -3,37 +3,31 @@
 B rows   L tokens in the segment   T = L + 1
 """
 
-import math
-import tempfile
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import yaml
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
-from experiments.gpu.parts import DEVICE, NO_TIME, RACED, ROOT, Findings
+from experiments.gpu.candidates import use_kernel
+from experiments.gpu.parts import DEVICE, NO_TIME, ROOT, Findings, try_to
 from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning.model import make_reader
 
-PAPER = {
-    "enwik8_base": 256, "wt103_base": 267_735, "enwik8_large": 256, "wt103_large": 267_735,
+PUBLISHED = {
+    "paper/enwik8_base": {}, "paper/wt103_base": {}, "paper/enwik8_large": {},
+    # As in NVIDIA's published table: 59,961 tokens/s on an A100, mixed precision.
+    "nvidia/wt103_base": {"batch_size": 32},
 }  # fmt: skip
-"""Configs of configs/paper/ and the sizes of their vocabularies."""
+"""Networks of configs/, and what is changed of their batches."""
 TINY = {"n_layer": 1, "n_head": 2, "d_model": 8, "d_head": 4, "d_inner": 16, "mem_len": 6}
-WAYS = {
-    "bf16-mixed": {"precision": "bf16-mixed"},
-    "16-mixed": {"precision": "16-mixed"},
-    "compile": {"precision": "bf16-mixed", "compile": True},
-    "fsdp2": {"precision": "bf16-mixed", "strategy": "fsdp2"},
-}
-"""Settings with which a user may train."""
-ON_CPU = ("bf16-mixed", "fsdp2")  # those that a CPU has, or does not need a minute for
+WORDS, BYTES = 267_735, 256  # sizes of their vocabularies
 
 
 class Training(NamedTuple):
@@ -46,12 +40,14 @@ class Training(NamedTuple):
 
 def load_published(name: str, smoke: bool) -> Training:
     """Return the network and the batches of a config; for a smoke test, tiny ones."""
-    run = yaml.safe_load((ROOT / f"configs/paper/{name}.yaml").read_text())
-    config = TransformerXLConfig(**run["model"]["net"] | {"n_token": PAPER[name]})
+    run = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text())
+    settings = run["model"]["net"] | {"n_token": WORDS if "wt103" in name else BYTES}
+    config = TransformerXLConfig(**settings)
     if smoke:
         small = TINY | {"n_token": 300, "cutoffs": (), "tie_projs": (), "div_val": 1}
         return Training(replace(config, **small), 6, 2)
-    return Training(config, run["data"]["tgt_len"], run["data"]["batch_size"])
+    data = run["data"] | PUBLISHED[name]
+    return Training(config, data["tgt_len"], data["batch_size"])
 
 
 def synchronize() -> None:
@@ -67,31 +63,86 @@ def seconds_of(run: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def measure_peak(smoke: bool, ends_at: float) -> Findings:
-    """Measure what products of large square matrices reach, in operations a second."""
+def host_seconds_of(run: Callable[[], Any]) -> float:
+    """Return the time until everything is launched, with an idle device before."""
+    synchronize()
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def measure_costs(smoke: bool, ends_at: float) -> Findings:
+    """Measure what large products reach, a large copy, and the launch of a small operation."""
     size, rounds = (256, 3) if smoke else (8192, 30)
     for dtype in (torch.bfloat16, torch.float32):
         a = torch.randn(size, size, device=DEVICE).to(dtype)
         best = min(seconds_of(lambda a=a: a @ a) for _ in range(rounds))
         yield {"dtype": str(dtype), "flops_per_second": 2 * size**3 / best}
+    source = torch.randn(1 << (12 if smoke else 29), device=DEVICE)
+    target = torch.empty_like(source)
+    best = min(seconds_of(lambda: target.copy_(source)) for _ in range(rounds))
+    yield {"copy, bytes read and written per second": 2 * source.nbytes / best}
+    small, count = torch.ones(9, device=DEVICE), 1000
+    best = min(host_seconds_of(lambda: [small + small for _ in range(count)]) for _ in range(9))
+    yield {"seconds per launch": best / count}
 
 
 def measure_speed(smoke: bool, ends_at: float) -> Findings:
-    """Measure training of the published networks with each kernel: forward, backward, update."""
-    [peak, *_] = [found["flops_per_second"] for found in measure_peak(smoke, ends_at)]
-    for name in list(PAPER)[: 2 if smoke else None]:
-        published = load_published(name, smoke)
-        for kernel in RACED:
-            about = {"config": name, "kernel": kernel, "tgt_len": published.tgt_len}
-            about["dropatt"] = published.config.dropatt
-            if time.monotonic() > ends_at:
-                yield about | NO_TIME
-                continue
-            training = published._replace(config=replace(published.config, kernel=kernel))
-            found = try_to(time_ours, training, 0.2 if smoke else 4.0)
-            if "flops_per_second" in found:
-                found["share_of_peak"] = found["flops_per_second"] / peak
-            yield about | found
+    """Measure training of the published networks with kernel sdpa: forward, backward, update."""
+    for name in PUBLISHED:
+        yield from measure_training(name, "sdpa", smoke, ends_at)
+
+
+def measure_candidates(smoke: bool, ends_at: float) -> Findings:
+    """Measure the same steps with other kernels, each beside sdpa, and as one CUDA graph."""
+    training = load_published("paper/enwik8_base", smoke)
+    if DEVICE == "cuda":
+        about = {"config": "paper/enwik8_base", "kernel": "sdpa", "captured": True}
+        yield about | try_to(lambda: time_steps(capture_step(training), training, 2.0))
+    for name in list(PUBLISHED)[:3]:
+        for kernel in ("sdpa", "triton", "matmul"):
+            yield from measure_training(name, kernel, smoke, ends_at, seconds=2.0)
+
+
+def capture_step(training: Training) -> Callable[[], Tensor]:
+    """Return a training step that is launched as one CUDA graph: no time of the host is in it."""
+    net = make_network(training).train()
+    memory = net.empty_memory(training.batch_size)
+    memory = memory.to(torch.bfloat16)
+
+    def compute_nats(tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
+        nats_BL, following = net.loss(tokens_BL, targets_BL, memory)
+        # In place: a graph reads and writes the same addresses each time.
+        for kept, new in zip(memory.tensors().values(), following.tensors().values(), strict=True):
+            kept.copy_(new)
+        return nats_BL
+
+    step = update_with(compute_nats, net.parameters(), training, capturable=True)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def measure_training(
+    name: str, kernel: str, smoke: bool, ends_at: float, seconds: float = 4.0
+) -> Findings:
+    about = {"config": name, "kernel": kernel}
+    if time.monotonic() > ends_at:
+        yield about | NO_TIME
+        return
+    training = load_published(name, smoke)
+    yield about | try_to(time_ours, training, kernel, 0.2 if smoke else seconds)
 
 
 def measure_peers(smoke: bool, ends_at: float) -> Findings:
@@ -99,7 +150,7 @@ def measure_peers(smoke: bool, ends_at: float) -> Findings:
     from experiments.speed import contestants
     from experiments.speed.cases import Case
 
-    config, tgt_len, batch_size = load_published("enwik8_base", smoke)
+    config, tgt_len, batch_size = load_published("paper/enwik8_base", smoke)
     fields = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "dropout")
     sizes = {name: getattr(config, name) for name in fields}
     case = Case("enwik8_base", sizes, batch_size, tgt_len, config.mem_len, trains=True)
@@ -114,39 +165,45 @@ def measure_peers(smoke: bool, ends_at: float) -> Findings:
             yield about | try_to(time_peer, name, case, 0.2 if smoke else 4.0)
 
 
-def try_to(measure: Callable[..., dict], *arguments: Any) -> dict[str, Any]:
-    """Return what a function finds, or its error as a finding that is not right."""
-    try:
-        return measure(*arguments)
-    # Other packages fail by errors of any class; none may end the measurements of the rest.
-    except Exception as error:
-        return {"right": False, "error": f"{type(error).__name__}: {error}"[:300]}
-
-
-def time_ours(training: Training, seconds: float) -> dict[str, Any]:
+def time_ours(training: Training, kernel: str, seconds: float) -> dict[str, Any]:
     """Time steps, with fewer rows where memory is short."""
-    torch._dynamo.reset()
     while True:
         with suppress(torch.OutOfMemoryError):
-            rate = time_steps(make_step(training), training, seconds)
-            flops = rate["tokens_per_second"] * training.config.flops_per_token(training.tgt_len)
-            return rate | {"flops_per_second": flops}
+            rate = time_steps(make_step(training, kernel), training, seconds)
+            # None with an adaptive softmax.
+            flops = training.config.flops_per_token(training.tgt_len)
+            per_second = {"flops_per_second": rate["tokens_per_second"] * flops} if flops else {}
+            return rate | per_second
         if training.batch_size == 1:
             raise MemoryError("one row does not fit into the memory of this GPU")
         training = training._replace(batch_size=-(-training.batch_size // 2))
         torch.cuda.empty_cache()
 
 
-def make_step(training: Training) -> Callable[[], Tensor]:
-    """Return a function that takes a training step under bf16 autocast, and returns the loss."""
+def make_network(training: Training, kernel: str = "sdpa") -> TransformerXL:
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        net = TransformerXL(training.config).train()
-    memory = None
+        net = TransformerXL(training.config)
+    use_kernel(net, kernel)
+    return net
+
+
+def make_step(
+    training: Training, kernel: str = "sdpa", compiles: bool = False
+) -> Callable[[], Tensor]:
+    """Return a function that takes a training step under bf16 autocast, and returns the loss."""
+    net, memory = make_network(training, kernel).train(), None
+    if compiles:
+        # Here, because importing Lightning takes half a minute where transformers is installed.
+        from txl_lightning.training.segments import compile_in_place
+
+        compile_in_place(net)
+    # As in training with LanguageModel: an adaptive softmax reads targets on the host.
+    device = "cpu" if net.head.reads_targets else DEVICE
 
     def compute_nats(tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         nonlocal memory
-        nats_BL, memory = net.loss(tokens_BL, targets_BL, memory)
+        nats_BL, memory = net.loss(tokens_BL, targets_BL.to(device), memory)
         return nats_BL
 
     return update_with(compute_nats, net.parameters(), training)
@@ -166,18 +223,22 @@ def update_with(
     compute_nats: Callable[[Tensor, Tensor], Tensor],
     parameters: Iterable[nn.Parameter],
     training: Training,
+    capturable: bool = False,
 ) -> Callable[[], Tensor]:
     """Return a function that takes one step of Adam on random tokens, and returns its loss."""
     weights = list(parameters)
-    optimizer = torch.optim.Adam(weights, lr=1e-5, fused=DEVICE == "cuda")
+    optimizer = torch.optim.Adam(weights, lr=1e-5, fused=DEVICE == "cuda", capturable=capturable)
     # Log-uniform ids, as frequent as Zipf says, matter to an adaptive softmax.
     n_token = training.config.n_token
     ids_BT = (n_token ** torch.rand(training.batch_size, training.tgt_len + 1)).long()
-    ids_BT = ids_BT.clamp(max=n_token - 1).to(DEVICE)
+    ids_BT = ids_BT.clamp(max=n_token - 1)
+    tokens_BL, targets_BL = ids_BT[:, :-1].to(DEVICE), ids_BT[:, 1:]
+    if training.config.n_token == BYTES:
+        targets_BL = targets_BL.to(DEVICE)
 
     def step() -> Tensor:
         with torch.autocast(DEVICE, torch.bfloat16):
-            loss = compute_nats(ids_BT[:, :-1], ids_BT[:, 1:]).mean()
+            loss = compute_nats(tokens_BL, targets_BL).mean()
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 0.25)
         optimizer.step()
@@ -194,87 +255,38 @@ def time_steps(step: Callable[[], Tensor], training: Training, seconds: float) -
         loss = step()
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    host = statistics.median(host_seconds_of(step) for _ in range(5))
     count = max(int(seconds / seconds_of(step)), 3)
     each = seconds_of(lambda: [step() for _ in range(count)]) / count
     return {
-        "batch_size": training.batch_size,
-        "steps": count,
         "tokens_per_second": training.batch_size * training.tgt_len / each,
+        "batch_size": training.batch_size,
+        "seconds_per_step": each,
+        "host_seconds_per_step": host,
+        "steps": count,
         "peak_memory_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0,
         "right": bool(loss.isfinite()),
     }
 
 
-def profile_steps(smoke: bool, ends_at: float) -> Findings:
-    """Count what ten steps of enwik8_base start on the device, and how long it is busy."""
-    activities = [ProfilerActivity.CUDA if DEVICE == "cuda" else ProfilerActivity.CPU]
-    step, count = make_step(load_published("enwik8_base", smoke)), 10
-    for _ in range(3):
-        step()
-    with profile(activities=activities) as profiler:
-        seconds = seconds_of(lambda: [step() for _ in range(count)])
-    events = [each for each in profiler.events() if DEVICE in str(each.device_type).lower()]
-    busy = sum(each.time_range.elapsed_us() for each in events) / 1e6
-    found = {"config": "enwik8_base", "kernels_per_step": len(events) / count}
-    yield found | {"seconds_per_step": seconds / count, "busy_share": busy / seconds}
+@torch.inference_mode()
+def measure_inference(smoke: bool, ends_at: float) -> Findings:
+    """Measure evaluation and decoding of enwik8_base in bfloat16, as evaluate and generate do."""
+    training = load_published("paper/enwik8_base", smoke)
+    net = make_network(training).eval().to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
+    reader = make_reader(net)
+    for task, batch_size, tgt_len in (("evaluation", 10, 128), ("decoding", 1, 1)):
+        memory = reader.empty_memory(batch_size)
+        tokens_BL = torch.randint(BYTES, (batch_size, tgt_len), device=DEVICE)
 
+        def step(memory: Any = memory, tokens_BL: Tensor = tokens_BL) -> Any:
+            return reader.loss(tokens_BL, tokens_BL, memory)[1]
 
-def train_in_each_way(smoke: bool, ends_at: float) -> Findings:
-    """Train enwik8_base with LanguageModel under a Trainer, in each way that a user may choose."""
-    training = load_published("enwik8_base", smoke)
-    for name in ON_CPU if DEVICE == "cpu" else WAYS:
-        if time.monotonic() > ends_at:
-            yield {"way": name} | NO_TIME
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                yield {"way": name} | try_to(
-                    partial(train_with_lightning, **WAYS[name]),
-                    training,
-                    Path(folder),
-                    6 if smoke else 60,
-                )
-
-
-def train_with_lightning(
-    training: Training,
-    folder: Path,
-    steps: int,
-    precision: str,
-    compile: bool = False,
-    strategy: str = "auto",
-) -> dict[str, Any]:
-    """Return the speed of some steps on random letters after the first third of them."""
-    from lightning.pytorch import Callback, Trainer
-
-    from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
-    from txl_lightning.training import fsdp  # noqa: F401 (it registers its strategy)
-
-    class Clock(Callback):
-        times, losses = [], []
-
-        def on_train_batch_end(self, *inputs: Any) -> None:
-            if (batch_idx := inputs[-1]) in (steps // 3, steps - 1):
-                synchronize()
-                self.times.append((batch_idx, time.perf_counter()))
-                self.losses.append(inputs[2]["loss"].item())
-
-    text, count = folder / "letters.txt", training.batch_size * training.tgt_len
-    text.write_bytes(bytes(torch.randint(97, 123, (2 * count * steps,)).tolist()))
-    data = CorpusDataModule(
-        path=str(text), vocab="bytes", data_dir=str(folder), tgt_len=training.tgt_len,
-        batch_size=training.batch_size,
-    )  # fmt: skip
-    optim = OptimConfig(lr=1e-5, schedule="constant")
-    model = LanguageModel(training.config, optim, compile=compile)
-    quiet = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
-    trainer = Trainer(
-        accelerator="auto", devices=1, precision=precision, strategy=strategy, max_steps=steps,
-        max_epochs=-1, limit_val_batches=0, gradient_clip_val=0.25, use_distributed_sampler=False,
-        callbacks=[Clock()], default_root_dir=folder, **dict.fromkeys(quiet, False),
-    )  # fmt: skip
-    trainer.fit(model, datamodule=data)
-    (first, began), (last, ended) = Clock.times
-    return {
-        "tokens_per_second": count * (last - first) / (ended - began),
-        "right": all(map(math.isfinite, Clock.losses)),
-    }
+        for _ in range(2 + -(-training.config.mem_len // tgt_len)):
+            memory = step(memory)
+        full = partial(step, memory)
+        count = max(int((0.1 if smoke else 2.0) / seconds_of(full)), 3)
+        each = seconds_of(lambda full=full, count=count: [full() for _ in range(count)]) / count
+        host = statistics.median(host_seconds_of(full) for _ in range(5))
+        rate = {"tokens_per_second": batch_size * tgt_len / each, "host_seconds_per_step": host}
+        yield {"config": "paper/enwik8_base", "task": task} | rate

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.preparing.measure import write_source
-from txl_lightning.data.documents import split_documents, whole_file
-from txl_lightning.data.units import Unit, encode_unit
+from txl_lightning.data.documents import whole_file
+from txl_lightning.data.store import encode_slices
 from txl_lightning.data.vocab import SubwordOptions, WordOptions, Words, train_subwords
 
 PIECE = 100_000
@@ -31,16 +31,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write_source(Path(folder) / "source.txt", args.megabytes * 10**6)
         slices, text = whole_file(path), path.read_text(errors="replace")
-        lines = [document.text.decode() for document in split_documents(slices, "lines")]
+        lines = [line.text.decode() for line in slices[0].split_lines()]
         pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
         bpe = train_subwords("bpe", slices, SubwordOptions(train_bytes=2_000_000))
         words = Words.from_documents(slices, WordOptions(max_size=100_000))
         tokenizer = bpe._tokenizer
         for unit, texts in ((None, pieces), ("lines", lines)):
-            job = Unit("train", 0, slices, unit, False)
             for name, vocab in (("words", words), ("bpe", bpe)):
-                report(name, unit, args.megabytes, lambda v=vocab, j=job: sum(
-                    len(ids) for ids, _ in encode_unit(j, v)
+                Path(folder, "vocab.json").write_text(vocab.to_json())
+                how = (Path(folder), slices, unit, map, lambda _: None)
+                report(name, unit, args.megabytes, lambda how=how: sum(
+                    len(ids) for ids, _ in encode_slices(*how)
                 ))  # fmt: skip
             report("encode_batch", unit, args.megabytes, lambda t=texts: sum(
                 len(each.ids) for some in batched_texts(t)

@@ -35,7 +35,7 @@ from experiments.speed.steps import Steps
 from experiments.speed.summary import compare, format_case, summarize
 from experiments.speed.timing import Machine, time_workers
 from txl_lightning.machine import commit
-from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS
+from txl_lightning.model.kernels import KERNELS
 
 VERSIONS = ("torch", "transformers", "x-transformers", "labml-nn", "labml", "numpy")
 
@@ -57,7 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     names = [case.name for case in CASES]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CASE")
-    kernels = [name for name in KERNELS if name not in {"auto", *CUDA_KERNELS}]
+    kernels = [name for name in KERNELS if name != "auto"]
     parser.add_argument("--kernels", nargs="+", choices=kernels, default=[], help="ours with these")
     parser.add_argument(
         "--weights", nargs="+", choices=contestants.WEIGHTS, default=[], help="in evaluation"

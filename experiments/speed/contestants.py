@@ -219,12 +219,17 @@ def make_contestant(name: str, case: Case, original: Path | None):
 
 def find_missing() -> dict[str, str]:
     """Return the peers that cannot take part, each with the reason."""
-    packages = {name: module.split(".")[0] for name, module in PACKAGES.items()}
     return {
-        name: f"{package} is not installed"
-        for name, package in packages.items()
-        if find_spec(package) is None
+        name: f"{module} is not installed" for name, module in PACKAGES.items() if not has(module)
     }
+
+
+def has(module: str) -> bool:
+    """Return True if a module can be imported; transformers 5 lacks the port of Transformer-XL."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def has_our_weights(name: str, config: TransformerXLConfig) -> bool:

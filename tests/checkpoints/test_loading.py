@@ -69,6 +69,7 @@ def change_without_checksums(folder, sizes=None):
         ({"txl_lightning": {"format": 2}}, "written by a later release"),
         ({"net": {"n_layer": 0}}, "n_layer: invalid 0"),
         ({"net": {"n_layer": 10**9}}, "n_layer: invalid 1000000000; expected at most 10,000"),
+        ({"net": {"kernel": "triton"}}, "kernel: invalid 'triton'; expected .*per_head.*sdpa"),
         ({"net": {"colour": 1}}, r"a setting has a wrong type \(.*colour"),
         ({"txl_lightning": {}}, r"a setting has a wrong type \('format"),
         ('{"model_type": "transfo-xl"}', "not in our format; txl-lightning convert .* --out NEW"),

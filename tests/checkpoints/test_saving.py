@@ -16,7 +16,7 @@ from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.checkpoints.saving import manifest_path, save_checkpoint
 from txl_lightning.errors import CheckpointError, StorageError
 from txl_lightning.files import host_name
-from txl_lightning.runs.folder import remove_partial_files
+from txl_lightning.runs.folder import FORMAT, KEY, remove_partial_files
 
 
 def save_step(
@@ -196,7 +196,7 @@ def test_latest_checkpoint_has_the_most_steps_of_the_last_run_whatever_the_file_
 
 
 def test_checkpoint_of_a_later_format_is_refused(tmp_path):
-    path, content = tmp_path / "a.ckpt", {saving.KEY: {"format": saving.FORMAT + 1}}
+    path, content = tmp_path / "a.ckpt", {KEY: {"format": FORMAT + 1}}
     save_checkpoint(content, path, {"step": 1, "exact": True})
     with pytest.raises(CheckpointError, match=r"later release \(format 3\); this release reads "):
         load_checkpoint(path)

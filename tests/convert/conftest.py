@@ -36,10 +36,10 @@ class Golden:
             window = self.rows[:, max(start - self.ext_len, 0) : start + self.tgt_len + 1]
             yield window[:, :-1], window[:, 1:], min(self.tgt_len, self.rows.size(1) - 1 - start)
 
-    def check(self, net):
-        """Require that a network, in float64, has these nats and this memory, to 1e-5."""
+    def check(self, net, dtype=torch.float64, tolerance=1e-5):
+        """Require that a network, in a precision, has these nats and this memory."""
         # In float32 two roundings would add up: up to 9e-6 each, of nats of 36.
-        net = deepcopy(net).double()
+        net = deepcopy(net).to(dtype)
         memory = net.empty_memory(3, EvalLengths(self.mem_len))
         for index, (tokens, targets, scored) in enumerate(self.segments()):
             nats, memory = net.loss(tokens.to(net.device), targets.to(net.device), memory)
@@ -48,11 +48,12 @@ class Golden:
                 expected = self.arrays[f"ordered.{index}"].t()
             elif self.by_cluster:
                 actual, expected = actual.flatten().sort().values, expected.flatten().sort().values
-            torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=0, atol=1e-5)
+            torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=0, atol=tolerance)
         assert f"nll.{index + 1}" not in self.arrays
         for n, h_BMD in enumerate(memory.h_NBMD if self.mem_len else []):
             expected = self.arrays[f"mem.{n}"].transpose(0, 1)
-            torch.testing.assert_close(h_BMD.cpu(), expected.to(h_BMD.dtype), rtol=0, atol=1e-5)
+            expected = expected.to(h_BMD.dtype)
+            torch.testing.assert_close(h_BMD.cpu(), expected, rtol=0, atol=tolerance)
 
 
 @pytest.fixture(scope="session")

@@ -31,8 +31,6 @@ class Pieces(FileSlice):
 
     def chunks(self) -> Iterator[bytes]:
         for start in range(0, len(self.text), self.size):
-            if self.on_read:
-                self.on_read(self.size)
             yield self.text[start : start + self.size]
 
 

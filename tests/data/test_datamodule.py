@@ -30,7 +30,7 @@ def test_the_text_is_prepared_where_python_leaves_out_asserts(text_file):
     names = {"__name__": datamodule.__name__, "__package__": datamodule.__package__}
     exec(compile(path.read_text(), path, "exec", optimize=1), names)
     names["CorpusDataModule"](path=text_file, data_dir=text_file.parent / "data").prepare_data()
-    assert len([*text_file.parent.glob("data/prepared/*/train/*.ids")]) == 1
+    assert len([*text_file.parent.glob("data/prepared/*/train.ids")]) == 1
 
 
 def test_hyperparameters_name_the_text_whose_settings_may_be_plain_values(make_data, text_file):

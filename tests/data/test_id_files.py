@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.data import id_files, units
+from txl_lightning.data import id_files
 from txl_lightning.data.settings import DataConfig, find_kind
 from txl_lightning.errors import DataError
 
@@ -26,12 +26,6 @@ def save_npy(folder: Path) -> None:
 
 def save_flat(folder: Path) -> None:
     IDS.astype("<u2").tofile(folder / "a.bin")
-    np.save(folder / "starts.npy", STARTS)
-
-
-def save_litgpt(folder: Path) -> None:
-    header = b"LITPKDS" + struct.pack("<QBQ", 1, 4, len(IDS))
-    (folder / "a.bin").write_bytes(header + IDS.astype("<i4").tobytes())
     np.save(folder / "starts.npy", STARTS)
 
 
@@ -54,7 +48,6 @@ def save_datatrove(folder: Path, kind: str = "<u2") -> None:
 FORMATS = {
     "npy": (save_npy, "a.npy", {"starts": "starts.npy"}),
     "flat": (save_flat, "a.bin", {"starts": "starts.npy"}),
-    "litgpt": (save_litgpt, "a.bin", {"starts": "starts.npy"}),
     "megatron": (save_megatron, "a.bin", {}),
     "datatrove": (save_datatrove, "a.ds", {}),
     "datatrove of 4 bytes": (lambda folder: save_datatrove(folder, "<u4"), "a.ds", {}),
@@ -77,15 +70,13 @@ def test_ids_of_each_format_are_read_with_their_documents(open_ids, tmp_path, mo
     save, file, options = FORMATS[name]
     save(tmp_path)
     store = open_ids(file, **options)
-    monkeypatch.setattr(units, "PART", 200)
     monkeypatch.setattr(id_files, "AT_ONCE", 64)
     shutil.rmtree("data")
     for each in (store, open_ids(file, **options)):
         text = each.text("train")
-        np.testing.assert_array_equal(text.whole, IDS)
+        np.testing.assert_array_equal(text.ids, IDS)
         assert text.starts.tolist() == STARTS
         assert each.fingerprint == store.fingerprint
-    assert len(text.parts) > 9
     assert (store.vocab.n_token, store.bytes_per_token("train")) == (1 + IDS.max(), None)
 
 
@@ -94,7 +85,6 @@ def test_documents_end_with_the_separator(open_ids, tmp_path, monkeypatch):
     expected = [0, *(np.flatnonzero(IDS[:-1] == 9) + 1)]
     for size in (1 << 20, 16):
         monkeypatch.setattr(id_files, "AT_ONCE", size)
-        monkeypatch.setattr(units, "PART", 2 * size)
         shutil.rmtree("data", ignore_errors=True)
         assert open_ids("a.bin", separator=9).text("train").starts.tolist() == expected
 
@@ -142,14 +132,14 @@ def test_a_folder_is_read_as_ids_where_no_text_lies_beside_them_or_they_name_spl
 ):
     files = dict.fromkeys(names.split(), b"12")
     if "manifest.json" in files:
-        files["manifest.json"] = b'{"vocab_checksum": "1"}'
+        files["manifest.json"] = b'{"n_document": {}}'
     assert find_kind(write_files(files)) == kind
 
 
 def test_the_manifest_of_another_program_makes_no_store(write_files):
     folder = write_files({"a.txt": b"12", "manifest.json": b'{"name": "a web app"}'})
     assert find_kind(folder) == "path"
-    (folder / "manifest.json").write_bytes(b'{"vocab_checksum": "1')
+    (folder / "manifest.json").write_bytes(b'{"n_document": {')
     assert find_kind(folder) == "store"
 
 
@@ -167,7 +157,6 @@ def test_the_manifest_of_another_program_makes_no_store(write_files):
         ("npy", "a.npy", [{}], "a.npy: damaged, or not a .npy"),
         ("npy", "a.npy", [*range(-1, 1999)], "a.npy: invalid id -1; expected ids from 0"),
         ("flat", "starts.npy", [5, 3], "starts.npy: invalid starts of documents"),
-        ("litgpt", "a.bin", lambda raw: raw[:-1], "a.bin: truncated: 8,023 bytes; expected 8,02"),
         ("megatron", "a.idx", lambda raw: raw[:-16] + bytes(8) + raw[-8:], "a.bin: invalid starts"),
         ("megatron", "a.idx", lambda raw: raw[:17] + b"\6" + raw[18:], "Megatron with whole numb"),
         ("datatrove", "a.ds.index", lambda raw: raw[8:16] + raw, "a.ds: invalid starts of docum"),

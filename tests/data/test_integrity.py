@@ -13,9 +13,8 @@ from txl_lightning.data import documents, store
 from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.store import Store
-from txl_lightning.data.store_parts import BLOCK, CheckedIds, hash_blocks, read_blocks
 from txl_lightning.errors import DataError
-from txl_lightning.files import short_hash
+from txl_lightning.files import sha256_file, short_hash, write_json
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def open_store(tmp_path, text_file, monkeypatch):
     return run
 
 
-FILES = ("train/00000.ids", "train/00000.starts", "train/00000.sums", "manifest.json")
+FILES = ("train.ids", "train.starts", "vocab.json", "manifest.json")
 
 
 def content(prepared: Store) -> list:
@@ -64,7 +63,7 @@ def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store
         assert (str(path) in line, "the text was encoded again" in line) == (True, True)
 
 
-@pytest.mark.parametrize("name", ["train/00000.ids", "vocab.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["train.ids", "vocab.json", "manifest.json"])
 def test_irreparable_damage_is_refused_with_the_file_name(open_store, limit_file_size, name):
     path = open_store().folder / name
     path.unlink()
@@ -77,9 +76,9 @@ def test_irreparable_damage_is_refused_with_the_file_name(open_store, limit_file
     [
         ([], r"content: invalid \[\]; expected settings by name"),
         ("[" * 100_000, "damaged, or not JSON"),
-        ({"dtype": "float64"}, "damaged: its checksum differs"),
+        ({"version": 0}, "damaged: its checksum differs"),
         ({"tokens": {"train": 1, "val": 2, "test": "3"}}, "test: invalid '3'; expected a whole"),
-        ({"parts": None}, "parts: invalid None; expected settings by name"),
+        ({"files": None}, "files: invalid None; expected settings by name"),
     ],
 )
 def test_manifest_of_another_shape_is_named_with_what_is_wrong(open_store, change, message):
@@ -88,59 +87,48 @@ def test_manifest_of_another_shape_is_named_with_what_is_wrong(open_store, chang
     changed = prepared.manifest | {"checksum": ""} | change if isinstance(change, dict) else change
     path.write_text(change if isinstance(change, str) else json.dumps(changed))
     with pytest.raises(DataError, match=rf"manifest\.json: {message}"):
-        assert Store(prepared.folder).manifest
+        assert Store(prepared.folder, prepared.data_dir).manifest
 
 
 def test_contents_are_read_once_and_again_when_copied_or_asked_for(
     open_store, tmp_path, monkeypatch
 ):
-    folder, read, verify = open_store().folder, [], Store.verify_all
-    monkeypatch.setattr(Store, "verify_all", lambda self: (read.append(self), verify(self)))
-    assert open_store().folder == folder
+    folder, read, find = open_store().folder, [], store.find_problem
+    monkeypatch.setattr(
+        store, "find_problem", lambda path, *how: read.append(path) or find(path, *how)
+    )
+    assert content(open_store())
     assert read == []
     assert open_store(whole=True).folder == folder
-    assert len(read) == 1
+    assert sorted(path.name for path in read) == sorted(store.FILES)
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
     assert open_store(data="copy").folder.name == folder.name
-    assert len(read) == 2
+    assert len(read) == 2 * len(store.FILES)
 
 
 def test_prepare_check_detects_changes_that_keep_the_time_stamp(
     open_store, txl, text_file, monkeypatch
 ):
-    path = open_store().folder / "train/00000.ids"
+    path = open_store().folder / "train.ids"
     flip_bit(path, 99)
     monkeypatch.setattr(store, "cache_result", lambda *_: None)
     command = ("prepare", text_file, "--vocab=characters", "--document_unit=lines")
-    command += (f"--data_dir={path.parents[3]}",)
+    command += (f"--data_dir={path.parents[2]}",)
     assert "encoded again" not in txl(*command)[1].err
     assert f"warning: {path}: damaged" in txl(*command, "--check=true")[1].err
     assert txl(*command, "--check=true")[1].err == ""
 
 
-def test_block_that_changes_after_opening_is_refused_when_it_is_read(open_store, capsys):
+def test_ids_beyond_the_vocabulary_are_refused_although_their_checksum_is_right(open_store):
     prepared = open_store()
-    expected, path = content(prepared), prepared.folder / "train/00000.ids"
-    text = open_store().text("train")
-    flip_bit(path, 7)
-    with pytest.raises(DataError, match=r"00000\.ids: damaged: block 1 of 1 differs from its ch"):
-        text.ids_at(np.zeros((2, 3), int))
-    assert content(open_store()) == expected
-    assert "the text was encoded again" in capsys.readouterr().err
-
-
-def test_only_blocks_that_are_read_are_compared_and_ids_beyond_the_vocabulary_refused(tmp_path):
-    path = tmp_path / "a.ids"
-    ids = np.arange(3 * BLOCK // 4, dtype=np.uint16) % 300
+    path, manifest = prepared.folder / "train.ids", dict(prepared.manifest)
+    ids, beyond = np.fromfile(path, np.uint8), prepared.vocab.n_token
+    ids[-1] = beyond
     ids.tofile(path)
-    checksums = hash_blocks(read_blocks(path))
-    flip_bit(path, 8 * BLOCK + 3)
-    checked = CheckedIds(path, ids.dtype, checksums, 300)
-    np.testing.assert_array_equal(checked[np.array([[0, 9], [8, 301]])], [[0, 9], [8, 1]])
-    with pytest.raises(DataError, match="block 2 of 2"):
-        checked[np.array([[BLOCK // 2]])]
-    with pytest.raises(DataError, match=r"a\.ids: id 299 is beyond the 299 tokens"):
-        CheckedIds(path, ids.dtype, checksums, 299)[np.array([5])]
+    manifest["files"] |= {"train.ids": sha256_file(path)}
+    write_json(manifest | {"checksum": short_hash(manifest)}, prepared.folder / "manifest.json")
+    with pytest.raises(DataError, match=rf"ids: id {beyond} is beyond the {beyond} tokens"):
+        Store(prepared.folder, prepared.data_dir).text("train")
 
 
 def test_damaged_cache_is_recomputed_with_a_message(open_store, tmp_path, capsys):

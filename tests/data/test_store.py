@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import documents, preparation, units
-from txl_lightning.data.documents import FileSlice, split_documents, whole_file
-from txl_lightning.data.preparation import Recipe, prepare_text, save_vocabulary
+from txl_lightning.data import documents, store
+from txl_lightning.data.documents import FileSlice, split_by_fractions, whole_file
+from txl_lightning.data.eval_text import EvalText
+from txl_lightning.data.recipe import Recipe, prepare_text
 from txl_lightning.data.settings import DataConfig
-from txl_lightning.data.store import EvalText
-from txl_lightning.data.tokens import Text
-from txl_lightning.data.user_files import split_by_fractions
+from txl_lightning.data.store import encode_slices
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.errors import DataError, StorageError
 
@@ -121,8 +120,8 @@ def test_documents_are_complete_and_their_chunks_short_at_any_chunk_boundary(tex
         patch.setattr(documents, "CHUNK", 8)
         Path(file.name).write_bytes(b"x" * skipped + text)
         whole = FileSlice(Path(file.name), skipped, skipped + len(text))
-        assert [text_of(part) for part in split_documents([whole], "files")] == [text]
-        lines = [(line.start, text_of(line)) for line in split_documents([whole], "lines")]
+        assert text_of(whole) == text
+        lines = [(line.start, text_of(line)) for line in whole.split_lines()]
     assert [line for _, line in lines] == text.splitlines(keepends=True)
     sizes = [len(line) for _, line in lines]
     assert [start for start, _ in lines] == [skipped, *(skipped + np.cumsum(sizes))][: len(lines)]
@@ -137,7 +136,7 @@ def test_documents_begin_where_lines_or_files_do(prepare):
         assert bytes(store.ids("train")) == b"12345" * 3
 
 
-PARTED = b"ab cd\nef  g\n\n h\r\nab\n" * 5 + b"x" * 70 + b"\nab cd\nef"
+PIECES = b"ab cd\nef  g\n\n h\r\nab\n" * 5 + b"x" * 70 + b"\nab cd\nef"
 
 
 @pytest.mark.parametrize(
@@ -145,39 +144,31 @@ PARTED = b"ab cd\nef  g\n\n h\r\nab\n" * 5 + b"x" * 70 + b"\nab cd\nef"
     [(vocab, None) for vocab in ("bytes", "characters", "words", "bpe")]
     + [(vocab, unit) for unit in ("files", "lines") for vocab in ("bytes", "words")],
 )
-def test_text_in_parts_has_the_tokens_and_documents_of_one_part(
+def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
     tmp_path, recipe, monkeypatch, vocab, unit
 ):
     words = WordOptions(line_end="double_eos", lower_case=True)
-    made = recipe(PARTED, PARTED[:40], b"a", vocab=vocab, document_unit=unit, words=words)
-    store = prepare_text(made, tmp_path / "whole")
-    monkeypatch.setattr(units, "PART", 14)
-    parted = prepare_text(made, tmp_path / "parted")
-    text, whole = parted.text("train"), store.text("train")
-    assert (len(text.parts) > 9, len(whole.parts)) == (True, 1)
-    assert parted.fingerprint == store.fingerprint
-    positions = np.random.default_rng(0).permutation(len(whole)).reshape(1, -1)
-    for name in ("ids_at", "doc_position"):
-        actual, expected = (getattr(each, name)(positions) for each in (text, whole))
-        np.testing.assert_array_equal(actual, expected)
-    np.testing.assert_array_equal(text.starts, whole.starts)
-    np.testing.assert_array_equal(text.whole, whole.whole)
-    # The last row of an evaluation is padded.
-    padding, in_memory = len(whole) + np.arange(9)[None], Text(whole.whole, whole.starts)
-    expected = in_memory.doc_position(padding)
-    for each in (text, whole):
-        np.testing.assert_array_equal(each.doc_position(padding), expected)
+    made = recipe(PIECES, PIECES[:40], b"a", vocab=vocab, document_unit=unit, words=words)
+    whole = prepare_text(made, tmp_path / "whole")
+    monkeypatch.setattr(store, "PIECE", 14)
+    assert len([*store.plan_pieces(made.splits["train"])]) > 9
+    pieces = prepare_text(made, tmp_path / "pieces")
+    assert pieces.fingerprint == whole.fingerprint
+    for split in documents.SPLITS:
+        one, two = whole.text(split), pieces.text(split)
+        np.testing.assert_array_equal(one.ids, two.ids)
+        np.testing.assert_array_equal(one.starts, two.starts)
 
 
 @pytest.mark.parametrize("unit", [None, "files", "lines"])
-def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, unit):
+def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, monkeypatch, unit):
     advanced = []
     made = recipe(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
-    save_vocabulary(tmp_path, made)
-    [unit] = made.plan_units()
-    units.build_part(tmp_path, unit, advanced.append)
-    assert (tmp_path / "train" / "00000.ids").read_bytes() == b"ab\ncde\n" * 10
-    assert sum(advanced) == 70
+    (tmp_path / "vocab.json").write_text(Bytes().to_json())
+    monkeypatch.setattr(store, "PIECE", 20)
+    encoded = encode_slices(tmp_path, made.splits["train"], unit, map, advanced.append)
+    assert b"".join(ids.tobytes() for ids, _ in encoded) == b"ab\ncde\n" * 10
+    assert (sum(advanced), len(advanced) > 2) == (70, True)
 
 
 @pytest.mark.parametrize(
@@ -233,11 +224,11 @@ def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, r
 DYING_BUILD = """
 import os, signal
 from pathlib import Path
-from txl_lightning.data import preparation
+from txl_lightning.data import recipe
 from txl_lightning.data.documents import whole_file
-preparation.build_parts = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+recipe.build_store = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("20.txt")))
-preparation.prepare_text(preparation.Recipe(splits), Path("."))
+recipe.prepare_text(recipe.Recipe(splits), Path("."))
 """
 
 
@@ -252,14 +243,14 @@ def test_killed_builder_does_not_block_the_next(tmp_path, recipe):
 
 
 def test_one_of_two_builders_builds_and_the_other_waits(tmp_path, recipe, monkeypatch):
-    made, build, built = recipe(b"abcd"), preparation.build_store, []
+    made, build, built = recipe(b"abcd"), Recipe.build, []
 
     def build_slowly(*args, **options):
         built.append(args)
         time.sleep(0.2)
         build(*args, **options)
 
-    monkeypatch.setattr(preparation, "build_store", build_slowly)
+    monkeypatch.setattr(Recipe, "build", build_slowly)
     with ThreadPoolExecutor(2) as pool:
         stores = list(pool.map(prepare_text, [made] * 2, [tmp_path] * 2))
     assert stores[0] == stores[1]

@@ -13,15 +13,15 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
-from itertools import chain, combinations
+from itertools import chain
 
 import pytest
 
-from txl_lightning.data import documents
-from txl_lightning.data.documents import FileSlice, has_documents, unpack_tar, unpack_zip
-from txl_lightning.data.preparation import prepare_apart
+from txl_lightning.data import archives
+from txl_lightning.data.archives import unpack_tar, unpack_zip
+from txl_lightning.data.recipe import prepare_folder
 from txl_lightning.data.settings import DataConfig, find_kind
-from txl_lightning.data.user_files import split_user_files
+from txl_lightning.data.user_files import has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -100,13 +100,14 @@ def test_files_are_cut_between_files_and_each_split_gets_one(
     assert [len(slices) for slices in only_train.values()] == [len(sizes), 0, 0]
 
 
-@pytest.mark.parametrize("kind", ["files", "folder", "tar"])
 @pytest.mark.parametrize(
-    "names",
+    ("names", "kind"),
     [
-        ("train.txt", "valid.txt", "test.txt"),
-        ("wiki.train.tokens", "wiki.dev.tokens", "wiki.test.tokens"),
-        ("train/1", "val/1", "test/1"),
+        (("train.txt", "valid.txt", "test.txt"), "folder"),
+        (("wiki.train.tokens", "wiki.dev.tokens", "wiki.test.tokens"), "folder"),
+        (("train/1", "val/1", "test/1"), "folder"),
+        (("train/1", "val/1", "test/1"), "tar"),
+        (("a", "b", "c"), "files"),
     ],
 )
 def test_three_files_or_names_of_files_give_the_splits(write_files, tmp_path, names, kind):
@@ -182,15 +183,8 @@ def test_latin_1_after_the_first_bytes_is_refused_where_it_is_read(write_files, 
     with pytest.raises(DataError, match=r"a: byte 12003 is not UTF-8 text; if it is Latin-1: ico"):
         config.open_text()
     with pytest.raises(DataError, match="byte 12003 is not UTF-8 text"):
-        prepare_apart(config.make_recipe(), tmp_path / "out")
+        prepare_folder(config.make_recipe(), tmp_path / "out", tmp_path)
     assert replace(config, vocab="bytes").open_text()
-
-
-def test_text_that_is_cut_within_a_character_is_text(write_files):
-    path = write_files({"a": "aé🙂".encode()}, "texts") / "a"
-    for start, stop in combinations(range(8), 2):
-        part = FileSlice(path, start, stop, is_text=True)
-        assert b"".join(part.chunks()) == path.read_bytes()[start:stop]
 
 
 @pytest.mark.parametrize("ending", COMPRESSIONS)
@@ -211,7 +205,7 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_truncated(
     assert texts(splits)["train"] == [members["deep/" * 18 + "é.txt"], b"z\n"]
     assert not splits["train"][0].path.stat().st_mode & 0o4000
     with monkeypatch.context() as patch:
-        patch.setattr(documents, "unpack_tar", lambda *_: pytest.fail("unpacked again"))
+        patch.setattr(archives, "refuse_damage", lambda *_: pytest.fail("unpacked again"))
         assert split_user_files([path], ALL_TRAIN, tmp_path) == splits
 
 
@@ -223,11 +217,12 @@ def test_archive_with_other_content_of_the_same_size_and_time_is_unpacked_again(
         assert texts(split_user_files([path], ALL_TRAIN, tmp_path))["train"] == [text]
 
 
-@pytest.mark.parametrize("place", ["a.tar", "folder/a.tar"])
-@pytest.mark.parametrize(("members", "message"), REFUSED_TARS.values(), ids=REFUSED_TARS)
-def test_unsafe_or_unusable_tar_is_refused_and_leaves_nothing(
-    write_files, tmp_path, members, message, place
-):
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [*((kind, "a.tar") for kind in REFUSED_TARS), ("parent folder", "folder/a.tar")],
+)
+def test_unsafe_or_unusable_tar_is_refused_and_leaves_nothing(write_files, tmp_path, kind, place):
+    members, message = REFUSED_TARS[kind]
     content, top = make_tar(entry("a", b"a"), members), place.split("/")[0]
     folder = write_files({place: content})
     with pytest.raises(DataError, match=message):
@@ -237,13 +232,13 @@ def test_unsafe_or_unusable_tar_is_refused_and_leaves_nothing(
 
 
 def test_decompression_bomb_is_stopped_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "HARMLESS", 1 << 20)
+    monkeypatch.setattr(archives, "HARMLESS", 1 << 20)
     archive, folder = tmp_path / "archive", tmp_path / "unpacked"
     archive.write_bytes(compress_gzip(make_tar(entry("a", b"a"), entry("zeros", bytes(4 << 20)))))
     with pytest.raises(DataError, match="archive: unpacks to more than 1,048,576 bytes; replace"):
         unpack_tar(archive, folder)
     assert os.listdir(folder) == ["a"]
-    monkeypatch.setattr(documents, "GROWTH", 2000)
+    monkeypatch.setattr(archives, "GROWTH", 2000)
     unpack_tar(archive, folder)
     assert (folder / "zeros").stat().st_size == 4 << 20
 

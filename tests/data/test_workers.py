@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from txl_lightning.data import units
+from txl_lightning.data import store
 from txl_lightning.data.documents import whole_file
-from txl_lightning.data.preparation import Recipe, build_share, join_shares, prepare_apart
+from txl_lightning.data.recipe import Recipe, prepare_folder, prepare_text
 from txl_lightning.data.vocab import WordOptions
-from txl_lightning.data.workers import build_here
 from txl_lightning.errors import DataError
 
 LINES = [f"line {n} of İstanbul" + " and more" * (n % 9) + "\r\n" * (n % 5 < 4) for n in range(300)]
@@ -39,17 +38,19 @@ def hash_store(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("unit", ["lines", "files"])
-@pytest.mark.parametrize("vocab", ["words", "bpe", "characters"])
+@pytest.mark.parametrize(
+    ("vocab", "unit"),
+    [("words", "lines"), ("bpe", "lines"), ("characters", "lines"), ("words", "files")],
+)
 def test_documents_in_batches_have_the_ids_and_starts_of_documents_one_by_one(
     make_recipe, tmp_path, monkeypatch, unit, vocab
 ):
     words = WordOptions(line_end="double_eos", lower_case=True, max_size=20)
     recipe = make_recipe(vocab=vocab, document_unit=unit, words=words)
-    batched = prepare_apart(recipe, tmp_path / "batched").text("train")
-    monkeypatch.setattr(units, "SHORT", 0)
-    single = prepare_apart(recipe, tmp_path / "single").text("train")
-    np.testing.assert_array_equal(batched.whole, single.whole)
+    batched = prepare_folder(recipe, tmp_path / "batched", tmp_path).text("train")
+    monkeypatch.setattr(store, "SHORT", 0)
+    single = prepare_folder(recipe, tmp_path / "single", tmp_path).text("train")
+    np.testing.assert_array_equal(batched.ids, single.ids)
     assert batched.starts.tolist() == single.starts.tolist()
     n_line = sum(len(text.removesuffix(b"\n").split(b"\n")) for text in TEXTS.values())
     assert len(batched.starts) == (3 if unit == "files" else n_line)
@@ -60,100 +61,72 @@ def test_an_unknown_word_in_a_batch_is_named_with_its_file(make_recipe, tmp_path
     words = WordOptions(unknown="error")
     recipe = make_recipe(vocab=str(tmp_path / "known.txt"), document_unit="files", words=words)
     with pytest.raises(DataError, match=r"a\.txt: '0' is not among the vocabulary's"):
-        prepare_apart(recipe, tmp_path / "store")
+        prepare_folder(recipe, tmp_path / "store", tmp_path)
 
 
-@pytest.mark.parametrize("n_share", [3, 8])
-def test_shares_in_any_number_and_order_give_the_same_files(
-    make_recipe, tmp_path, monkeypatch, n_share
-):
-    monkeypatch.setattr(units, "PART", 700)
-    recipe = make_recipe(vocab="bpe", document_unit="lines")
-    expected = hash_store(prepare_apart(recipe, tmp_path / "one").folder)
-    assert len(expected) > 3 * 2 * n_share
-    with pytest.raises(ValueError, match=r"join: invalid .*many\.parts; expected the parts that"):
-        join_shares(recipe, tmp_path / "many")
-    for nth in reversed(range(1, n_share + 1)):
-        build_share(recipe, tmp_path / "many", build_here, nth, n_share)
-        if nth > 1:
-            with pytest.raises(DataError, match=r"\d+ of \d+ parts are missing: train/00000"):
-                join_shares(recipe, tmp_path / "many")
-    assert hash_store(join_shares(recipe, tmp_path / "many").folder) == expected
-    assert not (tmp_path / "many.parts").exists()
-
-
-def test_parts_of_other_settings_and_truncated_ones_are_not_joined(
-    make_recipe, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(units, "PART", 700)
-    recipe, out = make_recipe(document_unit="lines"), tmp_path / "store"
-    build_share(recipe, out, build_here)
-    with pytest.raises(ValueError, match=r"out: invalid .*\.parts; expected parts of the same"):
-        build_share(make_recipe(document_unit="files"), out, build_here)
-    os.truncate(tmp_path / "store.parts/train/00003.ids", 5)
-    with pytest.raises(DataError, match=r"00003\.ids: damaged: 5 bytes of"):
-        join_shares(recipe, out)
-    assert not out.exists()
-
-
-def test_parts_that_are_there_are_not_built_again(make_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "PART", 700)
-    recipe, built = make_recipe(document_unit="lines"), []
-    build_share(recipe, tmp_path / "store", build_here, 1, 2)
-    monkeypatch.setattr(units, "encode_unit", lambda unit, _: built.append(unit.nth) or iter(()))
-    build_share(recipe, tmp_path / "store", build_here)
-    assert built == [unit.nth for unit in recipe.plan_units()][1::2]
-
-
-@pytest.mark.parametrize("part", ["0/3", "4/3", "1", "a/b", "1/3/5", "-1/2"])
-def test_invalid_shares_are_refused(txl, text_file, part):
-    code, output = txl("prepare", text_file, "--out=store", f"--part={part}")
-    expected = f"error: part: invalid {part}; expected i/n with i from 1 to n, as 1/8\n"
-    assert (code, output.err) == (2, expected)
-
-
-def test_prepare_encodes_shares_and_joins_them(txl, text_file, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_number_of_workers_is_checked(refused, text_file):
     command = ("prepare", text_file, "--out=store")
-    for part in ("1/2", "2/2"):
-        assert txl(*command, f"--part={part}")[0] == 0
-    code, output = txl(*command, "--join=true")
-    assert (code, output.err) == (0, "")
-    assert txl("prepare", text_file, "--out=other")[1].out == output.out.replace("store", "other")
-    code, output = txl("prepare", text_file, "--part=1/2")
-    assert "out: invalid null; expected a folder, with part or join" in output.err
-    code, output = txl(*command, "--workers=0")
-    assert "workers: invalid 0; expected a number above 0" in output.err
+    assert refused(*command, "--workers=0") == (2, "workers: invalid 0; expected a number above 0")
+    expected = "workers: invalid 2; expected 1 with ray, whose nodes are the workers"
+    assert refused(*command, "--workers=2", "--ray=auto") == (2, expected)
+
+
+def test_a_store_is_made_once_and_its_folder_is_that_of_one_text(txl, text_file, tmp_path):
+    command = ("prepare", text_file, "--out=store")
+    first = txl(*command)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("store/*")}
+    again = txl(*command)
+    assert (first[0], again) == (0, first)
+    assert times == {path: path.stat().st_mtime_ns for path in tmp_path.glob("store/*")}
+    code, output = txl(*command, "--document_unit=lines")
+    expected = "out: invalid store; expected a new folder, or a store of the same text"
+    assert (code, expected in output.err) == (2, True)
+    code, output = txl("prepare", "store", "--out=copy")
+    assert "out: invalid copy; expected null with a store; copy its folder" in output.err
+    assert (code, Path("copy").exists()) == (2, False)
+
+
+def test_a_store_has_the_fingerprint_of_its_text(make_recipe, tmp_path):
+    recipe = make_recipe(vocab="words", document_unit="lines")
+    alone = prepare_folder(recipe, tmp_path / "store", tmp_path)
+    assert alone.fingerprint == prepare_text(recipe, tmp_path).fingerprint
 
 
 DRIVER = """
 import os, signal, sys, time
 from functools import partial
 from pathlib import Path
-from txl_lightning.data import units, workers
+from txl_lightning.data import store, workers
 from txl_lightning.data.documents import FileSlice
-from txl_lightning.data.preparation import Recipe, prepare_apart
+from txl_lightning.data.recipe import Recipe, prepare_folder
+
+# Inherited by processes, and copied by Ray.
+MAIN = os.environ.setdefault("MAIN", str(os.getpid()))
 
 class Slice(FileSlice):
     def chunks(self):
-        if "kill" in sys.argv[1:] and self.start > 5000 and not Path("killed").exists():
-            Path("killed").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        with open("log", "a") as log:
-            print(os.getpid(), file=log, flush=True)
-        SLEEP
+        # The main process hashes the text, and finds its words.
+        if str(os.getpid()) != MAIN:
+            if "kill" in sys.argv[1:] and self.start > 5000 and not Path("killed").exists():
+                Path("killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            with open("log", "a") as log:
+                print(os.getpid(), file=log, flush=True)
+            SLEEP
         return super().chunks()
 
-def main(build):
-    units.PART = 1000
+def main(map):
+    store.PIECE = 1000
     size = os.path.getsize("a.txt")
     slices = [Slice(Path("a.txt").absolute(), 0, size)]
     recipe = Recipe({"train": slices, "val": [], "test": []}, "words")
-    prepare_apart(recipe, Path(sys.argv[1]).absolute(), build)
+    assert len([*store.plan_pieces(slices)]) > 20
+    prepare_folder(recipe, Path(sys.argv[1]).absolute(), Path("data"), map)
 """
 PROCESSES = """
 if __name__ == "__main__":
-    main(partial(workers.build_in_processes, n_worker=int(sys.argv[2])))
+    n_worker = int(sys.argv[2])
+    main(partial(workers.map_in_processes, n_worker=n_worker) if n_worker > 1 else map)
 """
 RAY = """
 import threading
@@ -163,21 +136,21 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 node = cluster.add_node(num_cpus=1)
 
 def kill_node():
-    # Both nodes have begun parts when two processes have written to the log.
+    # Both nodes have begun pieces when two processes have written to the log.
     while not Path("log").exists() or len(set(Path("log").read_text().split())) < 2:
         time.sleep(0.05)
     cluster.remove_node(node, allow_graceful=False)
     Path("killed").touch()
 
 threading.Thread(target=kill_node, daemon=True).start()
-main(partial(workers.build_on_ray, address=cluster.address))
+main(partial(workers.map_on_ray, address=cluster.address))
 cluster.shutdown()
 """
 
 
 @pytest.fixture
 def drive(tmp_path):
-    """Prepare TEXT, about 20 parts of it, by a script with its own workers."""
+    """Prepare TEXT, more than 20 pieces of it, by a script with its own workers."""
     (tmp_path / "a.txt").write_bytes(TEXT.replace(b"\r", b" ") * 2)
 
     def run(script: str, *words: object, sleep: float = 0) -> dict[str, str]:
@@ -189,26 +162,22 @@ def drive(tmp_path):
             command, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, timeout=240
         )
         assert process.returncode == 0, process.stderr
-        assert not [*tmp_path.glob("*.parts")]
         return hash_store(tmp_path / str(words[0]))
 
     return run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_worker", [3, 8])
-def test_processes_in_any_number_give_the_same_files_also_if_one_is_killed(
-    drive, tmp_path, n_worker
-):
+def test_processes_give_the_files_of_one_process_also_if_one_is_killed(drive, tmp_path):
     expected = drive(PROCESSES, "one", 1)
-    assert len(expected) > 40
-    assert drive(PROCESSES, "many", n_worker, "kill") == expected
+    assert not (tmp_path / "log").exists()
+    assert drive(PROCESSES, "many", 3, "kill") == expected
     assert (tmp_path / "killed").exists()
+    assert len(set((tmp_path / "log").read_text().split())) > 1
 
 
 @pytest.mark.slow
 def test_a_ray_cluster_of_which_a_node_is_killed_gives_the_same_files(drive, tmp_path):
     expected = drive(PROCESSES, "one", 1)
-    (tmp_path / "log").unlink()
     assert drive(RAY, "many", sleep=0.3) == expected
     assert (tmp_path / "killed").exists()

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from txl_lightning import Memory
-from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS, cached, choose_kernel, per_head, sdpa
+from txl_lightning.model.kernels import KERNELS, cached, choose_kernel, per_head, sdpa
 from txl_lightning.model.positions import DistanceTerms
 
-FAST = sorted(set(KERNELS) - {"auto", "reference", *CUDA_KERNELS})
+FAST = sorted(set(KERNELS) - {"auto", "reference"})
 CASES = [(*size, "rvub") for size in [(1, 0), (1, 5), (63, 0), (63, 7), (5, 64), (8, 8)]]
 CASES += [(5, 7, names) for names in ("rvu", "ru", "rv", "r", "u", "b", "ub", "")]
 
@@ -84,11 +84,16 @@ def test_kernel_error_is_within_its_precision(kernel, dtype, tolerance):
         assert (gradient.double() - expected).abs().max() < limit
 
 
-def test_heads_padded_for_cuda_have_the_numbers_of_unpadded_ones(monkeypatch):
-    leaves, mask = make_inputs(9, 7, "rvub")
+@pytest.mark.parametrize("padded", [sdpa.HEAD_MULTIPLES, sdpa.DISTANCE_MULTIPLES])
+@pytest.mark.parametrize(("tgt_len", "mem_len"), [(9, 7), (9, 6), (1, 13), (12, 0)])
+@pytest.mark.parametrize("terms", ["rvub", "rvu", "ub"])
+def test_what_is_padded_for_cuda_has_the_numbers_of_the_unpadded(
+    monkeypatch, padded, tgt_len, mem_len, terms
+):
+    leaves, mask = make_inputs(tgt_len, mem_len, terms)
     results = []
     for multiple in (1, 8):
-        monkeypatch.setitem(sdpa.HEAD_MULTIPLES, "cpu", multiple)
+        monkeypatch.setitem(padded, "cpu", multiple)
         out = run("sdpa", leaves, mask)
         assert out.shape == leaves["q"].shape
         results.append([out, *torch.autograd.grad((out**2).sum(), list(leaves.values()))])

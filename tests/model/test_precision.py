@@ -1,14 +1,18 @@
-"""Bfloat16 weights equal products of rounded numbers, and are refused if unsupported."""
+"""Weights of other precisions: for one call, where gradients reach their own; or packed."""
 
+import weakref
 from copy import deepcopy
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.utils.checkpoint import checkpoint
 
 from txl_lightning.model import CachedReader, pack_weights
 from txl_lightning.model.parts import PackedLinear
+from txl_lightning.model.precision import call_as_traced, call_with_weights_in
 
 
 @pytest.mark.bfloat16
@@ -59,3 +63,94 @@ def test_narrow_weights_are_refused_where_unsupported(make_net, weights, change,
     net = make_net().float().to(**change) if change else make_net()
     with pytest.raises(ValueError, match=f"weights: invalid {weights}; expected {expected}"):
         pack_weights(net, weights)
+
+
+def make_parts() -> nn.Sequential:
+    parts = nn.Sequential(nn.Linear(3, 4), nn.ModuleList([nn.LayerNorm(4)])[0], nn.Linear(4, 4))
+    return parts.append(nn.Sequential(nn.ReLU(), nn.Linear(4, 2, bias=False)))
+
+
+def copy_parts(parts):
+    copy = deepcopy(parts)
+    for weight in copy.parameters():
+        nn.init.normal_(weight)
+    return copy
+
+
+def load_other_weights(parts):
+    parts.load_state_dict({name: w + 1 for name, w in parts.state_dict().items()}, assign=True)
+
+
+def share_a_weight(parts):
+    parts[2].bias = parts[0].bias
+
+
+CHANGES = {
+    "nothing": lambda parts: None,
+    "a deep copy": copy_parts,
+    "loaded weights": load_other_weights,
+    "moved weights": lambda parts: parts.to("meta").to_empty(device="cpu").apply(fill),
+    "another precision": lambda parts: parts.double(),
+    "shared weights": share_a_weight,
+    "another module": lambda parts: parts.set_submodule("3.1", nn.Linear(4, 2)),
+    "another module within": lambda parts: parts[3].append(nn.Linear(2, 5)) and None,
+    "a parametrization": lambda parts: weight_norm(parts[2]) and None,
+    "a frozen weight": lambda parts: parts[2].requires_grad_(False) and None,
+    "no bias": lambda parts: parts[0].register_parameter("bias", None),
+    "a new weight": lambda parts: parts[3][1].register_parameter(
+        "bias", nn.Parameter(torch.ones(2))
+    ),
+}
+
+
+def fill(module):
+    for weight in module.parameters(recurse=False):
+        nn.init.normal_(weight)
+
+
+def call_and_differentiate(call, parts, x):
+    y = call(torch.bfloat16, parts, x.clone())
+    weights = [weight for weight in parts.parameters() if weight.requires_grad]
+    return [y, *torch.autograd.grad(y.float().square().sum(), weights)]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_weights_cast_in_place_equal_those_of_a_functional_call_after_any_change(change):
+    parts, x = make_parts(), torch.randn(5, 3, dtype=torch.bfloat16)
+    call_and_differentiate(call_with_weights_in, parts, x)
+    parts = CHANGES[change](parts) or parts
+    before = dict(parts.named_parameters(remove_duplicate=False))
+    expected = call_and_differentiate(call_as_traced, parts, x)
+    actual = call_and_differentiate(call_with_weights_in, parts, x)
+    assert [each.dtype for each in actual] == [each.dtype for each in expected]
+    # The gradients of a shared weight are added before they are rounded, or after.
+    exact = {"rtol": 1e-2, "atol": 1e-2} if change == "shared weights" else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(actual, expected, **exact)
+    after = dict(parts.named_parameters(remove_duplicate=False))
+    assert before.keys() == after.keys()
+    assert all(after[name] is weight for name, weight in before.items())
+
+
+def test_weights_are_restored_after_an_error():
+    parts = make_parts()
+    weights = list(parts.parameters())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        call_with_weights_in(torch.bfloat16, parts, torch.zeros(5, 7, dtype=torch.bfloat16))
+    assert all(now is weight for now, weight in zip(parts.parameters(), weights, strict=True))
+
+
+def test_a_recomputed_call_has_the_same_gradients():
+    def call_recomputed(*inputs):
+        return checkpoint(call_with_weights_in, *inputs, use_reentrant=False)
+
+    parts, x = make_parts(), torch.randn(5, 3, dtype=torch.bfloat16)
+    expected = call_and_differentiate(call_as_traced, parts, x)
+    assert all(map(torch.equal, call_and_differentiate(call_recomputed, parts, x), expected))
+
+
+def test_a_forgotten_module_is_freed():
+    parts = make_parts()
+    call_with_weights_in(torch.bfloat16, parts, torch.zeros(5, 3, dtype=torch.bfloat16))
+    alive = weakref.ref(parts)
+    del parts
+    assert alive() is None

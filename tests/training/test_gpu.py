@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, seed_everything
 
-from txl_lightning.model.kernels import CUDA_KERNELS, KERNELS
+from experiments.gpu.candidates import KERNELS, use_kernel
 from txl_lightning.training.callbacks.training_state import NonFiniteGuard
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]
@@ -46,14 +46,33 @@ def test_a_step_synchronizes_the_gpu_only_for_the_non_finite_check(
     trainer = make_trainer(
         accelerator="gpu", callbacks=[NeverWait()], limit_val_batches=0, **options
     )
-    trainer.fit(make_model(d_model=32, kernel=kernel), datamodule=make_data())
+    model = make_model(d_model=32)
+    use_kernel(model.net, kernel)
+    trainer.fit(model, datamodule=make_data())
     assert trainer.global_step == trainer.max_steps
 
 
-@pytest.mark.parametrize("kernel", CUDA_KERNELS)
-def test_a_kernel_for_cuda_has_the_curve_of_matmul(fit, kernel):
-    net = {"d_model": 32, "optim": {"lr": 1e-2, "schedule": "constant"}}
-    plain, other = (
-        fit(net | {"kernel": each}, accelerator="gpu", max_steps=30) for each in ("matmul", kernel)
-    )
-    assert other.losses == pytest.approx(plain.losses, rel=1e-3)
+def test_triton_has_the_curve_of_matmul(fit, make_model):
+    curves = []
+    for kernel in ("matmul", "triton"):
+        # As in `fit`: the same weights each time.
+        seed_everything(3, verbose=False)
+        model = make_model({"lr": 1e-2, "schedule": "constant"}, d_model=32)
+        use_kernel(model.net, kernel)
+        curves.append(fit(model=model, accelerator="gpu", max_steps=30).losses)
+    plain, other = curves
+    assert other == pytest.approx(plain, rel=1e-3)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_checkpoint_has_the_random_numbers_of_the_gpu_also_after_training(fit, tmp_path, after):
+    """Lightning has moved the weights to the CPU then."""
+    options = {"accelerator": "gpu", "precision": "bf16-mixed"}
+    net = {"d_model": 32, "dropout": 0.2, "optim": {"schedule": "constant"}}
+    whole = fit(net, max_steps=6, **options)
+    path = tmp_path / "a.ckpt"
+    first = fit(net, max_steps=3, save=(None, None) if after else (path, 3), **options)
+    if after:
+        first.trainer.save_checkpoint(path)
+    resumed = fit(net, ckpt_path=path, max_steps=6, **options)
+    assert resumed.losses == pytest.approx(whole.losses[3:], rel=1e-3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
-from txl_lightning.checkpoints.saving import KEY
+from txl_lightning.runs.folder import KEY
 from txl_lightning.runs.listing import load_run
 from txl_lightning.runs.metrics_table import read_metrics
 

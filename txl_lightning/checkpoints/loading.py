@@ -7,19 +7,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.settings import DataConfig
-from ..data.store import Store
-from ..data.tasks import TaskStore
 from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, ClassError, DataError
 from ..files import load_yaml, name_in_utf8, sha256_file
 from ..model.contract import Network, NetworkConfig, describe_config, make_config
 from ..runs import folder as runs
 from . import contents, saving
+
+if TYPE_CHECKING:
+    from ..data.store import Store
+    from ..data.tasks import TaskStore
 
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 USUAL_TGT_LEN = 128
@@ -81,12 +82,15 @@ class LoadedCheckpoint:
             raise CheckpointError(f"ckpt_path: {self.path} has no vocabulary; convert with --vocab")
         return model, vocab
 
-    def open_text(self, data_dir: str | None = None) -> tuple[str, Store | TaskStore]:
+    def open_text(self, data_dir: str | None = None) -> "tuple[str, Store | TaskStore]":
         """Return the name of the run's text and its store, from the config.yaml of its folder.
 
         `data_dir` replaces the data directory of the run. A missing config.yaml, or a text that
         has changed since, is a DataError.
         """
+        # Here, because a network and its vocabulary need nothing of the text.
+        from ..data.settings import DataConfig
+
         state, settings = self.saved.get("CorpusDataModule"), load_data_settings(self.path)
         path = self.run_folder / runs.CONFIG
         if state is None or not settings:
@@ -106,7 +110,7 @@ class LoadedCheckpoint:
         try:
             return make_config(self.settings["net"])
         except ClassError as error:
-            made_with = self.saved[saving.KEY]["environment"]["network"]
+            made_with = self.saved[runs.KEY]["environment"]["network"]
             made_with = made_with.replace(" unknown", ", version unknown")
             raise ClassError(f"{error} (it was trained with {made_with})") from error
 
@@ -164,9 +168,9 @@ def load_file(path: Path) -> Any:
 def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
     """Return the checkpoint in a file of fit."""
     with contents.refuse_damaged(path, FOREIGN.format(path)):
-        version = content.get(saving.KEY, {}).get("format", saving.FORMAT)
-    if version > saving.FORMAT:
-        supported = f"this release reads formats up to {saving.FORMAT}"
+        version = content.get(runs.KEY, {}).get("format", runs.FORMAT)
+    if version > runs.FORMAT:
+        supported = f"this release reads formats up to {runs.FORMAT}"
         raise CheckpointError(f"{path}: written by a later release (format {version}); {supported}")
     return LoadedCheckpoint(path, sha256, content)
 
@@ -207,17 +211,17 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     """Load a folder that convert wrote; CheckpointError if a checksum in it does not match."""
     path, weights = folder / runs.CONVERTED, folder / saving.WEIGHTS
     settings = contents.load_json(path)
-    if saving.KEY not in settings:
+    if runs.KEY not in settings:
         command = f"txl-lightning convert {folder} --out NEW"
         raise CheckpointError(f"{path}: not in our format; {command}")
     with contents.refuse_invalid_values(path):
-        if settings[saving.KEY]["format"] > saving.FOLDER_FORMAT:
+        if settings[runs.KEY]["format"] > saving.FOLDER_FORMAT:
             supported = f"this one reads formats up to {saving.FOLDER_FORMAT}"
             raise ValueError(f"written by a later release; {supported}")
         net = describe_config(make_config(settings["net"]))
     contents.require_readable(weights)
     sha256 = sha256_file(weights)
-    expected, rest = (settings[saving.KEY].get(name) for name in ("weights_sha256", "rest"))
+    expected, rest = (settings[runs.KEY].get(name) for name in ("weights_sha256", "rest"))
     with contents.refuse_invalid_values(folder / runs.VOCAB):
         actual_rest = saving.hash_rest(folder, settings["net"])
     if rest not in (None, actual_rest):

@@ -24,16 +24,13 @@ from .. import __version__, files
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError, require
 from ..model.contract import Network, describe_config
-from ..runs.folder import CONVERTED, LAST, PREVIOUS, VOCAB
+from ..runs.folder import CONVERTED, KEY, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
 from .contents import refuse_damaged, save_tensors
 
-# Key in a checkpoint for state that Lightning does not know.
-KEY = "txl_lightning"
 MODEL_TYPE = "txl-lightning"  # name by which transformers finds the class of a folder, in hub/
 WEIGHTS = "model.safetensors"
-# Incremented when older releases cannot read new checkpoints.
-FORMAT = 2
+# Incremented when older releases cannot read new folders.
 FOLDER_FORMAT = 1
 # Largest number of manifest entries: the file's own, and those of files it has replaced.
 N_ENTRY = 4

@@ -1,17 +1,16 @@
 """prepare: download and encode a corpus, or your text."""
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..data.corpora import CORPORA
 from ..data.documents import SPLITS
-from ..data.preparation import build_share, join_shares, prepare_apart
+from ..data.recipe import prepare_folder
 from ..data.settings import DataConfig, find_kind
 from ..data.store import Store
 from ..data.tasks import TASKS
-from ..data.workers import Workers, build_here, build_in_processes, build_on_ray
+from ..data.workers import Workers, map_in_processes, map_on_ray
 from ..errors import DataError, require
 from ..files import check_folder_writable
 
@@ -22,8 +21,6 @@ def prepare_command(
     check: bool = False,
     workers: int = 1,
     ray: str | None = None,
-    part: str | None = None,
-    join: bool = False,
     **text: Any,
 ) -> None:
     """Download and encode a corpus, or encode your own text; print its folder and its size.
@@ -35,8 +32,6 @@ def prepare_command(
         workers: Processes that encode it.
         ray: Address of a Ray cluster that encodes it (auto for that of this machine); all nodes
             must have the text and the folder.
-        part: Encode only the i-th of n parts, i/n; several processes or machines may do so.
-        join: Make the store of all parts.
         check: Verify the checksums of a prepared text, and encode it again if it is damaged.
         **text: Settings of fit, there with the prefix data.
     """
@@ -51,33 +46,20 @@ def prepare_command(
     corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
     config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
     encode = pick_workers(workers, ray)
-    require(out or not (part or join), "out", "null", "a folder, with part or join")
-    if out is None or kind == "store":
-        store = config.open_text(check, encode)
-    else:
-        check_folder_writable("out", Path(out).parent)
-        recipe = config.make_recipe()
-        if part is not None:
-            build_share(recipe, Path(out), encode, *parse_share(part))
-            print(f"{name}: part {part}; when all are there: --out {out} --join true")
-            return
-        store = (join_shares if join else partial(prepare_apart, workers=encode))(recipe, Path(out))
-    print_store(name, store)
+    if out is None:
+        print_store(name, config.open_text(check, encode))
+        return
+    require(kind != "store", "out", out, "null with a store; copy its folder")
+    check_folder_writable("out", Path(out).parent)
+    print_store(name, prepare_folder(config.make_recipe(), Path(out), config.data_folder, encode))
 
 
 def pick_workers(n_worker: int, ray: str | None) -> Workers:
     require(n_worker > 0, "workers", n_worker, "a number above 0")
     if ray is not None:
         require(n_worker == 1, "workers", n_worker, "1 with ray, whose nodes are the workers")
-        return partial(build_on_ray, address=ray)
-    return build_here if n_worker == 1 else partial(build_in_processes, n_worker=n_worker)
-
-
-def parse_share(part: str) -> tuple[int, int]:
-    match = re.fullmatch(r"0*([1-9]\d{0,8})/0*([1-9]\d{0,8})", part)
-    expected = "i/n with i from 1 to n, as 1/8"
-    require(match is not None and int(match[1]) <= int(match[2]), "part", part, expected)
-    return int(match[1]), int(match[2])
+        return partial(map_on_ray, address=ray)
+    return map if n_worker == 1 else partial(map_in_processes, n_worker=n_worker)
 
 
 def print_store(name: str, store: Store) -> None:

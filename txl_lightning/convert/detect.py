@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from ..checkpoints import contents
 from ..checkpoints.loading import LoadedCheckpoint, check_weights, interpret_file, load_folder
-from ..checkpoints.saving import KEY, verify_checkpoint
+from ..checkpoints.saving import verify_checkpoint
 from ..data.vocab import Vocabulary
 from ..model import Network
-from ..runs.folder import CONVERTED, find_checkpoint
+from ..runs.folder import CONVERTED, KEY, find_checkpoint
 from .huggingface import load_huggingface
 from .nvidia import STAND_INS, load_nvidia_checkpoint
 from .original import load_original

@@ -7,7 +7,7 @@ import shutil
 import sysconfig
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,29 +15,23 @@ from tempfile import TemporaryDirectory
 
 from ..errors import DataError
 from ..files import explain_write_errors, replace_file
-from .documents import SPLITS, DocumentUnit, cache_result, verify_file, whole_file
-from .user_files import Splits, cut_slice, split_by_fractions
+from .documents import (
+    SPLITS,
+    DocumentUnit,
+    RemoteFile,
+    Splits,
+    cache_result,
+    cut_slice,
+    split_by_fractions,
+    verify_file,
+    whole_file,
+)
 from .vocab import WordOptions
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 WIKIPEDIA_CUTS = (0, 90_000_000, 95_000_000, 100_000_000)
 
 Cut = Callable[[list[Path], Sequence[float]], Splits]  # from paths and the user's fractions
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file on a server, with its size and its checksum ("sha256:...")."""
-
-    url: str
-    n_byte: int
-    checksum: str
-    # Files extracted from it, with their checksums; None if none is published.
-    members: Mapping[str, str | None] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return Path(self.url).name
 
 
 @dataclass(frozen=True)

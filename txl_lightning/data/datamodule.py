@@ -12,12 +12,12 @@ from typing import Any, Literal, Self
 from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, convert_fields, require, require_at_least, suggest_key
-from .documents import save_texts
 from .settings import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader
 from .tasks import TaskStore
 from .tokens import SHORTEST, FixedLengths, VarlenLengths, make_order
+from .user_files import save_texts
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")

@@ -1,57 +1,26 @@
-"""Files of texts: slices and documents, checksums, and packed files, which are untrusted.
+"""Texts as slices of files: their characters, documents and splits; and results that are kept."""
 
-Packed are tar, zip, gz, bz2, xz, and JSON lines.
-"""
-
-import bz2
 import codecs
-import errno
-import gzip
 import hashlib
-import json
-import lzma
 import os
-import stat
-import tarfile
 import time
-import zipfile
-import zlib
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import pairwise
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+from typing import Any, Literal
 
-from ..errors import DataError, StorageError, invalid_text, print_notice, require
-from ..files import read_json, replace_file, short_hash, write_json
-from ..progress import Advance
+from ..errors import DataError, StorageError, print_notice
+from ..files import read_json, short_hash, write_json
 
 CHUNK = 1 << 20
-CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of a character after its first
-LATIN_1 = "iconv -f ISO-8859-1 -t UTF-8"
-BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
 SPLITS = ("train", "val", "test")
 DocumentUnit = Literal["files", "lines"]  # one document of a text: each file, or each line
 MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
-TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-# Limits of the unpacked size: per byte of the archive, and a size that is always allowed.
-GROWTH = 200
-HARMLESS = 64 << 20
-# Errors that damaged numbers and names cause in Python.
-DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, KeyError)
-DAMAGE += (MemoryError, OverflowError, ValueError, RuntimeError, OSError)
-# System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
-DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
-ZIP64 = 0xFFFF  # number of members in the record that ends a zip with more than 65,534
-LINES = ".jsonl"
-# Endings of files with several texts.
-SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
-TEXT, ENDS = "text", "ends"  # files of `unpack_lines`: texts, and the position where each ends
+LATIN_1 = "if it is Latin-1: iconv -f ISO-8859-1 -t UTF-8"
+BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
 
 
 @dataclass(frozen=True)
@@ -62,19 +31,19 @@ class FileSlice:
     start: int
     stop: int
     text: bytes | None = field(default=None, repr=False)  # these bytes, if they are read already
-    # Called with the size of each piece read, for a progress bar.
-    on_read: Advance | None = field(default=None, repr=False, compare=False)
     is_text: bool = field(default=False, kw_only=True)  # refuse bytes that are not UTF-8
+    continues: bool = field(default=False, kw_only=True)  # the document of the slice before
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.start, self.stop
 
     @property
     def n_byte(self) -> int:
         return self.stop - self.start
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes in pieces, which may cut a character; DataError if `is_text` is wrong."""
-        return self.check_text(self.read()) if self.is_text else self.read()
-
-    def read(self) -> Iterator[bytes]:
+        """Yield the bytes in pieces, which may cut a character."""
         if self.text is not None:
             for start in range(0, len(self.text), CHUNK):
                 yield self.text[start : start + CHUNK]
@@ -85,57 +54,82 @@ class FileSlice:
             while n_left and (chunk := file.read(min(CHUNK, n_left))):
                 n_left -= len(chunk)
                 yield chunk
-                if self.on_read:
-                    self.on_read(len(chunk))
 
-    def check_text(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        decoder, offset = codecs.getincrementaldecoder("utf-8")(), self.start
-        for chunk in chunks:
-            # The first character and the last one may be cut.
-            head = chunk[:3].lstrip(CONTINUATION) if 0 < offset == self.start else chunk[:3]
+    def texts(self) -> Iterator[str]:
+        """Yield the characters in pieces; DataError if the bytes are not UTF-8."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        offset = self.start
+        for chunk in chain(self.chunks(), [b""]):
             try:
-                decoder.decode(head + chunk[3:])
+                if text := decoder.decode(chunk, final=not chunk):
+                    yield text
             except UnicodeDecodeError as error:
                 # The decoder keeps the first bytes of a character that spans two chunks.
-                where = f"byte {offset + len(chunk) - len(error.object) + error.start}"
-                advice = f"if it is Latin-1: {LATIN_1}; {BYTES_ADVICE}"
-                raise DataError(f"{self.path}: {where} is not UTF-8 text; {advice}") from error
+                place = offset - (len(error.object) - len(chunk)) + error.start
+                problem = f"byte {place} is not UTF-8 text; {LATIN_1}; {BYTES_ADVICE}"
+                raise DataError(f"{self.path}: {problem}") from error
             offset += len(chunk)
-            yield chunk
 
-    def narrow(self, start: int, stop: int) -> "FileSlice":
-        return replace(self, start=start, stop=stop)
+    def split_lines(self) -> "Iterator[FileSlice]":
+        start = self.start
+        with self.path.open("rb") as file:
+            file.seek(start)
+            while line := file.readline(self.stop - start):
+                yield FileSlice(self.path, start, start + len(line), line, is_text=self.is_text)
+                start += len(line)
 
-    def encode_pieces(self, vocab: Any) -> Iterator[tuple[Any, Sequence[int]]]:
-        """Yield ids, and where documents begin among them besides the first."""
-        return ((ids, ()) for ids in vocab.encode(self))
+
+Splits = dict[str, list[FileSlice]]  # slices of train, val and test
 
 
 def whole_file(path: Path, is_text: bool = False) -> list[FileSlice]:
-    """Return a file as one slice, or no slice if it is empty; OSError if it cannot be read."""
-    if size := path.stat().st_size:
-        path.open("rb").close()
+    """Return a file as one slice, or no slice if it is empty; OSError if there is none."""
+    size = path.stat().st_size
     return [FileSlice(path, 0, size, is_text=is_text)] if size else []
 
 
-def has_documents(path: Path) -> bool:
-    """Return True if a path may contain several documents."""
-    return path.is_dir() or path.name.endswith(SEVERAL)
+def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
+    """Split slices by fractions: whole slices by their first byte, a single one at a character."""
+    sizes = [part.n_byte for part in slices]
+    first, second = fractions[0] * sum(sizes), (fractions[0] + fractions[1]) * sum(sizes)
+    if len(slices) == 1:
+        [part] = slices
+        inner = [find_character(part, part.start + int(cut)) for cut in (first, second)]
+        return cut_slice(part, [part.start, *inner, part.stop])
+    starts = [0, *accumulate(sizes)][:-1]
+    val, test = bisect_left(starts, first), bisect_left(starts, second)
+    if len(slices) >= len(SPLITS):
+        # A nonzero fraction gets at least one document.
+        least = [int(fraction > 0) for fraction in fractions]
+        val = min(max(val, least[0]), len(slices) - least[1] - least[2])
+        test = min(max(test, val + least[1]), len(slices) - least[2])
+    return {"train": [*slices[:val]], "val": [*slices[val:test]], "test": [*slices[test:]]}
 
 
-def split_documents(slices: Iterable[FileSlice], unit: DocumentUnit) -> Iterator[FileSlice]:
-    if unit == "files":
-        yield from slices
-        return
-    for part in slices:
-        start = part.start
-        with part.path.open("rb") as file:
-            file.seek(start)
-            while line := file.readline(part.stop - start):
-                yield FileSlice(part.path, start, start + len(line), line, is_text=part.is_text)
-                start += len(line)
-                if part.on_read:
-                    part.on_read(len(line))
+def cut_slice(part: FileSlice, bounds: Iterable[int]) -> Splits:
+    cuts = zip(SPLITS, pairwise(bounds), strict=True)
+    return {name: [replace(part, start=start, stop=stop)] for name, (start, stop) in cuts}
+
+
+def find_character(part: FileSlice, offset: int) -> int:
+    """Return the first offset at or after this one that is not inside a UTF-8 character."""
+    ahead = next(FileSlice(part.path, offset, min(offset + 3, part.stop)).chunks(), b"")
+    return offset + next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file on a server, with its size and its checksum ("sha256:...")."""
+
+    url: str
+    n_byte: int
+    checksum: str
+    # Files extracted from it, with their checksums; None if none is published.
+    members: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return Path(self.url).name
 
 
 def find_difference(path: Path, checksum: str) -> str:
@@ -177,124 +171,3 @@ def cache_result(
         with suppress(StorageError):
             write_json({"result": result, "checksum": short_hash(result)}, cache)
     return result
-
-
-def find_unpacker(path: Path) -> Callable[[Path, Path], None] | None:
-    """Return the function that unpacks a file into a folder; None if it is not packed."""
-    if path.name.endswith(TARS):
-        return unpack_tar
-    if path.suffix in COMPRESSED:
-        return unpack_compressed
-    return {".zip": unpack_zip, LINES: unpack_lines}.get(path.suffix)
-
-
-@contextmanager
-def refuse_damage(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except DAMAGE as error:
-        if isinstance(error, DataError) or getattr(error, "errno", None) not in DAMAGE_CODES:
-            raise
-        reason = " ".join(str(error).split())
-        raise DataError(f"{archive}: damaged, or not an archive ({reason}); replace it") from error
-
-
-def limit_members(archive: Path, members: Iterable[tuple[Any, str, int, bool]]) -> Iterator[Any]:
-    """Yield members of (member, name, size, is a file or folder); DataError if too large."""
-    total, limit = 0, max(HARMLESS, GROWTH * archive.stat().st_size)
-    for member, name, n_byte, is_plain in members:
-        total += n_byte
-        if total > limit:
-            raise DataError(f"{archive}: unpacks to more than {limit:,} bytes; replace it")
-        if not is_plain:
-            raise DataError(f"{archive}: member {name!r} is not a regular file; remove it")
-        yield member
-
-
-def unpack_tar(archive: Path, folder: Path) -> None:
-    """Unpack a tar; DataError if it is too large, damaged, or has more than files and folders."""
-    with refuse_damage(archive), tarfile.open(archive) as tar:
-        # Negative sizes cause endless loops in older versions of tarfile.
-        members = ((m, m.name, m.size, m.size >= 0 and (m.isreg() or m.isdir())) for m in tar)
-        for member in limit_members(archive, members):
-            tar.extract(member, folder, filter="data")
-        # tarfile treats an unreadable header as the end.
-        tar.fileobj.seek(tar.offset)
-        if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
-            raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
-        # The checksum of a compressed tar is behind its padding, which tarfile does not read.
-        rest = ((b"", archive.name, len(part), True) for part in read_chunks(tar.fileobj))
-        deque(limit_members(archive, rest), maxlen=0)
-
-
-def unpack_zip(archive: Path, folder: Path) -> None:
-    regular = (0, stat.S_IFREG, stat.S_IFDIR)
-    with refuse_damage(archive), zipfile.ZipFile(archive) as bundle:
-        n_listed, n_written = len(bundle.infolist()), read_member_count(archive)
-        # A damaged length of one entry hides those after it.
-        if n_written not in (ZIP64, n_listed & 0xFFFF):
-            raise zipfile.BadZipFile(f"{n_listed:,} of {n_written:,} members are listed")
-        types = ((m, stat.S_IFMT(m.external_attr >> 16)) for m in bundle.infolist())
-        members = ((m, m.filename, m.file_size, type in regular) for m, type in types)
-        for member in limit_members(archive, members):
-            path = PurePosixPath(member.filename)
-            if path.is_absolute() or ".." in path.parts:
-                raise zipfile.BadZipFile(f"{member.filename!r} would be outside the folder")
-            bundle.extract(member, folder)
-
-
-def read_member_count(archive: Path) -> int:
-    """Return the number of members, modulo 65,536, or ZIP64, in the record that ends a zip."""
-    with archive.open("rb") as file:
-        # The record has 22 bytes and a comment of up to 64 KB.
-        file.seek(max(archive.stat().st_size - (22 + 0xFFFF), 0))
-        _, _, record = file.read().rpartition(b"PK\5\6")
-    return int.from_bytes(record[6:8], "little")
-
-
-def unpack_compressed(archive: Path, folder: Path) -> None:
-    with refuse_damage(archive), COMPRESSED[archive.suffix](archive) as packed:
-        parts = ((chunk, archive.stem, len(chunk), True) for chunk in read_chunks(packed))
-        with (folder / archive.stem).open("wb") as file:
-            file.writelines(limit_members(archive, parts))
-
-
-def read_chunks(file: IO[bytes]) -> Iterator[bytes]:
-    return iter(partial(file.read, CHUNK), b"")
-
-
-def unpack_lines(path: Path, folder: Path) -> None:
-    """Write the texts of JSON lines into one file, and the end of each into another."""
-    ends, n_byte = array("q"), 0
-    with path.open("rb") as lines, (folder / TEXT).open("wb") as file:
-        for number, line in enumerate(iter(partial(lines.readline, HARMLESS), b""), 1):
-            try:
-                text = json.loads(line)["text"].encode() if line.strip() else b""
-            except (UnicodeDecodeError, UnicodeEncodeError) as error:
-                raise invalid_text(f"{path}: line {number:,}", error) from error
-            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-                expected = 'expected JSON in each line, as {"text": "..."}'
-                raise DataError(f"{path}: line {number:,} has no text; {expected}") from error
-            n_byte += file.write(text)
-            ends.append(n_byte)
-    (folder / ENDS).write_bytes(ends.tobytes())
-
-
-def find_texts(folder: Path) -> list[FileSlice]:
-    """Return the texts that `unpack_lines` wrote, except empty ones."""
-    bounds = pairwise([0, *array("q", (folder / ENDS).read_bytes())])
-    return [FileSlice(folder / TEXT, start, end) for start, end in bounds if end > start]
-
-
-def save_texts(texts: Iterable[str], path: Path) -> None:
-    """Write texts as JSON lines, which `unpack_lines` reads."""
-    require(not isinstance(texts, str), "texts", "one text", "a list of texts")
-    require(path.name.endswith(LINES), "path", path, f"a file whose name ends with {LINES}")
-
-    def save_part(part: Path) -> None:
-        with part.open("w", encoding="utf-8") as file:
-            for text in texts:
-                require(isinstance(text, str), "texts", repr(text), "texts")
-                print(json.dumps({"text": text}), file=file)
-
-    replace_file(path, save_part)

@@ -9,8 +9,7 @@ from filelock import FileLock
 from ..errors import DataError, print_notice
 from ..files import explain_write_errors
 from ..progress import show_progress
-from .corpora import RemoteFile
-from .documents import find_difference, verify_file
+from .documents import RemoteFile, find_difference, verify_file
 
 CHUNK = 1 << 16
 DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt

@@ -7,7 +7,6 @@ a separator.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -16,18 +15,17 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError, convert_fields, print_notice, require_at_least
-from .documents import SPLITS, FileSlice
-from .user_files import SUFFIXES, Splits, group_by_split, list_files
+from .documents import SPLITS
+from .user_files import SUFFIXES, group_by_split, list_files
 from .vocab import Vocabulary
 from .vocab.base import Piece
 
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
 IDS = "ids"  # name of the vocabulary of ids without text
 AT_ONCE = 1 << 20  # ids that are read at a time
-# Of files that litgpt packs; its train.bin is flat.
-LITGPT, LITGPT_TYPES = b"LITPKDS", {b"\x04": "int32", b"\x05": "int64", b"\x08": "uint16"}
 MEGATRON = b"MMIDIDX\x00\x00"
 MEGATRON_TYPES = {1: "uint8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+NO_STARTS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -49,33 +47,44 @@ class IdOptions:
 
 
 @dataclass(frozen=True)
-class IdSlice(FileSlice):
-    """The ids in the bytes of a file from `start` up to `stop`."""
+class IdSlice:
+    """The ids of a file from position `low` up to `high`."""
 
-    dtype: str = "uint16"
-    first: int = 0  # byte at which the ids of the file begin
-    # Positions in the file where documents begin.
-    starts: ndarray = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
+    path: Path
+    dtype: np.dtype
+    offset: int  # byte at which the ids of the file begin
+    low: int
+    high: int
+    starts: ndarray = field(repr=False)  # positions in the file where documents begin
     separator: int | None = None  # id that ends each document
+
+    @property
+    def array(self) -> ndarray:
+        """All ids of the file. It is open only while it is read: there may be many files."""
+        return np.memmap(self.path, self.dtype, "r", self.offset)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.low, self.high
+
+    @property
+    def n_byte(self) -> int:
+        return (self.high - self.low) * self.dtype.itemsize
 
     @property
     def has_documents(self) -> bool:
         return len(self.starts) > 0 or self.separator is not None
 
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """Positions in the file of its first id, and after its last one."""
-        itemsize = np.dtype(self.dtype).itemsize
-        return (self.start - self.first) // itemsize, (self.stop - self.first) // itemsize
+    def list_windows(self, first: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the ids from `first` on that are read at a time."""
+        return ((at, min(at + AT_ONCE, self.high)) for at in range(first, self.high, AT_ONCE))
 
-    @cached_property
-    def array(self) -> ndarray:
-        return np.memmap(self.path, self.dtype, "r", self.first)
+    def chunks(self) -> Iterator[bytes]:
+        ids = self.array
+        return (ids[slice(*window)].tobytes() for window in self.list_windows(self.low))
 
-    def narrow(self, start: int, stop: int) -> "IdSlice":
-        part = replace(self, start=start, stop=stop)
-        # A worker gets no other starts.
-        return replace(part, starts=self.starts[slice(*self.starts.searchsorted(part.bounds))])
+    def find_highest(self) -> int:
+        return int(self.array[self.low : self.high].max())
 
     def find_starts(self, low: int, high: int) -> ndarray:
         """Return the positions from low up to high where documents begin."""
@@ -85,39 +94,31 @@ class IdSlice(FileSlice):
         ends = np.flatnonzero(self.array[max(low - 1, 0) : high - 1] == self.separator)
         return np.union1d(starts, ends + max(low, 1))
 
-    def list_windows(self, first: int) -> list[tuple[int, int]]:
-        """Return the bounds of the ids from `first` on that are read at a time."""
-        stop = self.bounds[1]
-        return [(low, min(low + AT_ONCE, stop)) for low in range(first, stop, AT_ONCE)]
-
-    def encode_pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
+    def read_pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
         """Yield ids, and where documents begin among them; DataError for unknown ids."""
-        for low, high in self.list_windows(self.bounds[0]):
+        for low, high in self.list_windows(self.low):
             ids = self.array[low:high]
             lowest, highest = int(ids.min()), int(ids.max())
             if lowest < 0 or highest >= vocab.n_token:
                 wrong = lowest if lowest < 0 else highest
                 known = f"expected ids from 0 to {vocab.n_token - 1:,}"
                 raise DataError(f"{self.path}: invalid id {wrong:,}; {known}")
-            yield ids, (self.find_starts(low, high) - low).tolist()
-            if self.on_read:
-                self.on_read(ids.nbytes)
-
-    def find_highest_id(self) -> int:
-        return int(self.array[slice(*self.bounds)].max())
+            yield ids, self.find_starts(low, high) - low
 
     def cut_at(self, position: int) -> "tuple[IdSlice, IdSlice]":
         """Cut it at a position in the file, or at the next document."""
         if self.has_documents:
             found = (self.find_starts(*window) for window in self.list_windows(position))
-            position = next((int(starts[0]) for starts in found if len(starts)), self.bounds[1])
-        place = self.first + position * np.dtype(self.dtype).itemsize
-        return replace(self, stop=place), replace(self, start=place)
+            position = next((int(starts[0]) for starts in found if len(starts)), self.high)
+        return replace(self, high=position), replace(self, low=position)
+
+
+IdSplits = dict[str, list[IdSlice]]  # ids of train, val and test
 
 
 def split_id_files(
     paths: Sequence[Path], options: IdOptions, fractions: Sequence[float], data_dir: Path
-) -> Splits:
+) -> IdSplits:
     """Return the ids of one file or folder, or of three for train, val and test.
 
     In a folder, the names of files may give the splits; otherwise one text is cut by `fractions`.
@@ -152,15 +153,14 @@ def find_ids(
     """Return a file of ids, or those of a folder, by name; DataError if there are none."""
     if path.is_dir() and starts is not None:
         raise DataError(f"data.id_options.starts: invalid {starts}; expected null with a folder")
-    files = list_files(path, data_dir) if path.is_dir() else {path.name: path}
-    files = {name: each for name, each in files.items() if each.suffix in SUFFIXES}
+    files = {n: file for n, file in list_files(path, data_dir).items() if file.suffix in SUFFIXES}
     if not files:
         raise DataError(f"data.ids: invalid {path}; expected files {', '.join(SUFFIXES)}")
     slices = {name: open_ids(each, starts, options) for name, each in files.items()}
     return {name: [part] for name, part in slices.items() if part.n_byte}
 
 
-def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> Splits:
+def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> IdSplits:
     """Cut ids by fractions, between documents if these are known."""
     total, rest, n_taken, splits = sum(part.n_byte for part in slices), [*slices], 0, {}
     for split, end in zip(SPLITS, (fractions[0], 1 - fractions[2], 1), strict=True):
@@ -169,9 +169,9 @@ def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> Splits:
             taken.append(rest.pop(0))
             n_taken += taken[-1].n_byte
         if rest and n_taken < end * total:
-            low, high = rest[0].bounds
             share = (end * total - n_taken) / rest[0].n_byte
-            head, rest[0] = rest[0].cut_at(low + int(share * (high - low)))
+            n_id = rest[0].high - rest[0].low
+            head, rest[0] = rest[0].cut_at(rest[0].low + int(share * n_id))
             taken.append(head)
             n_taken += head.n_byte
     return {split: [part for part in parts if part.n_byte] for split, parts in splits.items()}
@@ -179,33 +179,35 @@ def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> Splits:
 
 def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     """Return the ids of a file; DataError if it is truncated or its index does not fit it."""
-    n_byte, first, n_id, positions = path.stat().st_size, 0, None, np.empty(0, np.int64)
-    index = path.with_suffix(".idx")
+    n_byte, offset, positions = path.stat().st_size, 0, NO_STARTS
     if path.suffix == ".npy":
         array = open_array(path)
-        dtype, first = array.dtype, array.offset
-    elif path.suffix == ".ds":
+        dtype, offset, n_id = array.dtype, array.offset, len(array)
+    else:
+        dtype, n_id, positions = read_layout(path, options)
+        if n_byte != n_id * dtype.itemsize:
+            expected = f"expected {n_id * dtype.itemsize:,} of {dtype}"
+            raise DataError(f"{path}: truncated: {n_byte:,} bytes; {expected}")
+    if starts is not None:
+        positions = np.asarray(open_array(starts), np.int64)
+    is_ordered = not (np.diff(positions, prepend=0) < 0).any()
+    if not is_ordered or positions.max(initial=0) > n_id:
+        wanted = f"expected positions from 0 to {n_id:,}, in order"
+        raise DataError(f"{starts or path}: invalid starts of documents; {wanted}")
+    return IdSlice(path, dtype, offset, 0, n_id, positions, options.separator)
+
+
+def read_layout(path: Path, options: IdOptions) -> tuple[np.dtype, int, ndarray]:
+    """Return the type and number of ids in a .bin or .ds, and the positions of documents."""
+    n_byte, index = path.stat().st_size, path.with_suffix(".idx")
+    if path.suffix == ".ds":
         ends = np.fromfile(path.with_name(f"{path.name}.index"), "<u8").astype(np.int64)
         n_id = int(ends[-1]) if len(ends) else 0
-        dtype, positions = np.dtype("<u4" if n_byte == 4 * n_id else "<u2"), np.append(0, ends[:-1])
-    elif index.is_file():
-        dtype, n_id, positions = load_megatron_index(index)
-    else:
-        with path.open("rb") as file:
-            header = file.read(24)
-        is_packed = header.startswith(LITGPT)
-        name = LITGPT_TYPES.get(header[15:16]) if is_packed else options.dtype
-        dtype, first = np.dtype(name or "uint16"), len(header) * is_packed
-    expected = n_byte - (n_byte - first) % dtype.itemsize if n_id is None else n_id * dtype.itemsize
-    if n_byte != expected:
-        raise DataError(f"{path}: truncated: {n_byte:,} bytes; expected {expected:,} of {dtype}")
-    positions = positions if starts is None else np.asarray(open_array(starts), np.int64)
-    part = IdSlice(path, first, n_byte, None, None, dtype.str, first, positions, options.separator)
-    is_ordered = not (np.diff(positions, prepend=0) < 0).any()
-    if not is_ordered or positions.max(initial=0) > part.bounds[1]:
-        wanted = f"expected positions from 0 to {part.bounds[1]:,}, in order"
-        raise DataError(f"{starts or path}: invalid starts of documents; {wanted}")
-    return part
+        return np.dtype("<u4" if n_byte == 4 * n_id else "<u2"), n_id, np.append(0, ends[:-1])
+    if index.is_file():
+        return load_megatron_index(index)
+    dtype = np.dtype(options.dtype or "uint16")
+    return dtype, n_byte // dtype.itemsize, NO_STARTS
 
 
 def open_array(path: Path) -> np.memmap:

@@ -10,18 +10,20 @@ from typing import Literal
 from ..errors import DataError, convert_fields, require
 from ..files import local_path
 from .corpora import CORPORA
-from .documents import SPLITS, has_documents
+from .documents import SPLITS
+from .eval_text import EvalText
 from .id_files import IDS, IdOptions, list_words, split_id_files
-from .preparation import Recipe, prepare_text
-from .remote import DiskCache
-from .store import EvalText, Store, open_store
+from .recipe import Recipe, prepare_text
+from .store import Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .user_files import BESIDE_IDS, NAMES, SUFFIXES, split_user_files
+from .user_files import NAMES, SUFFIXES, has_documents, split_user_files
 from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
-from .workers import Workers, build_here
+from .workers import Workers
 
 CorpusName = Literal[*CORPORA, *TASKS]
 FRACTIONS = ("python_source", "tiny_shakespeare")  # corpora without splits of their own
+# Endings of files that lie beside those of ids.
+BESIDE_IDS = (".idx", ".index", ".json", ".pkl", ".md", ".py")
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class DataConfig:
             JSON lines, or three of these for train, val and test.
         ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
             datatrove's .ds; one file, three for train, val and test, or a folder.
-        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...).
-        cache_gigabytes: Limit of a URL's blocks that are copied to data_dir; default none is.
+        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...),
+            from which files are copied to data_dir when they are needed.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the
@@ -53,7 +55,6 @@ class DataConfig:
     path: str | list[str] | None = None
     ids: str | list[str] | None = None
     store: str | None = None
-    cache_gigabytes: float | None = None
     vocab: str | None = None
     document_unit: Literal["none", "files", "lines"] | None = None
     split: tuple[float, float, float] = (0.9, 0.05, 0.05)
@@ -96,9 +97,10 @@ class DataConfig:
             for name, users in {"words": ("words",), "subwords": ("bpe", "unigram")}.items():
                 if self.vocab_name in BUILT_IN.keys() - users:
                     reasons[name] = f"the vocabulary is {self.vocab_name}"
-        filled = replace(self, words=self.words.fill())
-        default = DataConfig(words=WordOptions().fill())
-        changed = [name for name in reasons if getattr(filled, name) != getattr(default, name)]
+        changed = [name for name in reasons if getattr(self, name) != getattr(DataConfig, name)]
+        # Options of words may be given with their defaults.
+        if "words" in changed and self.words.fill() == WordOptions().fill():
+            changed.remove("words")
         return {name: reasons[name] for name in changed}
 
     @property
@@ -132,24 +134,25 @@ class DataConfig:
     def make_recipe(self) -> Recipe:
         """Find or download the text, and return the recipe of its store."""
         paths = [Path(path).expanduser() for path in self.paths]
-        words, id_options = WordOptions(), None
         if self.kind == "ids":
-            id_options = self.id_options
-            splits = split_id_files(paths, id_options, self.split, self.data_folder)
+            options = self.id_options
+            splits = split_id_files(paths, options, self.split, self.data_folder)
             unit = "files" if any(part.has_documents for part in chain(*splits.values())) else None
-        elif self.kind == "path":
-            any_bytes = self.vocab == "bytes"
-            splits = split_user_files(paths, self.split, self.data_folder, any_bytes)
+            return Recipe(splits, self.vocab_name, unit, self.words, self.subwords, options)
+        if self.kind == "path":
+            splits = split_user_files(paths, self.split, self.data_folder, self.vocab == "bytes")
             unit = "files" if any(map(has_documents, paths)) else None
+            words = self.words
         else:
             corpus = CORPORA[self.corpus]
             splits = corpus.find_splits(self.data_folder, self.split)
-            unit, words = corpus.document_unit, corpus.words
-        unit = unit if self.kind == "ids" else self.document_unit or unit
-        options = (self.words.fill(words), self.subwords, id_options)
-        return Recipe(splits, self.vocab_name, None if unit == "none" else unit, *options)
+            unit = corpus.document_unit
+            words = self.words.fill(corpus.words)
+        unit = self.document_unit or unit
+        unit = None if unit == "none" else unit
+        return Recipe(splits, self.vocab_name, unit, words, self.subwords)
 
-    def open_text(self, whole: bool = False, workers: Workers = build_here) -> Store | TaskStore:
+    def open_text(self, whole: bool = False, workers: Workers = map) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
         `whole`: all prepared files are compared with their checksums."""
         for name, reason in self.list_unused().items():
@@ -157,15 +160,13 @@ class DataConfig:
         if self.is_task:
             return TaskStore(self.corpus, self.task)
         if self.kind == "store":
-            limit = int((self.cache_gigabytes or 0) * 1e9)
-            cache = DiskCache(self.data_folder / "prepared" / "blocks", limit) if limit else None
-            return open_store(self.store, whole, cache)
+            return open_store(self.store, self.data_folder, whole)
         return prepare_text(self.make_recipe(), self.data_folder, whole, workers)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Encode a split with a vocabulary in a permanent folder; a store must have it already."""
         if self.kind == "store":
-            store = open_store(self.store)
+            store = open_store(self.store, self.data_folder)
             theirs, ours = store.vocab.fingerprint, vocab.fingerprint
             if theirs != ours:
                 raise DataError(f"{self.store}: vocabulary {theirs}; the checkpoint's is {ours}")
@@ -189,7 +190,7 @@ def is_store(folder: Path) -> bool:
     if not os.path.isfile(folder / "manifest.json"):
         return False
     # Also of a damaged one, which is then refused as a store, by name.
-    return b"vocab_checksum" in (folder / "manifest.json").read_bytes()
+    return b'"n_document"' in (folder / "manifest.json").read_bytes()
 
 
 def find_kind(path: Path) -> str:

@@ -1,28 +1,165 @@
-"""A prepared text in a folder or at a URL, with its manifest; and texts to score."""
+"""A text is encoded once, into a store; its ids are then memory-mapped.
 
-from dataclasses import dataclass
-from functools import cached_property
+A store has manifest.json, vocab.json and, of each split, SPLIT.ids and SPLIT.starts: the ids, and
+the positions where documents begin.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
+from .. import files
 from ..errors import DataError
-from ..files import URL, parse_json, short_hash
-from .documents import SPLITS, cache_result
-from .remote import DiskCache, RemoteFiles
-from .store_parts import LocalFiles, Part, PartedText, hash_bytes
-from .tasks import TaskStore
-from .tokens import Tokens
-from .vocab import Vocabulary, load_vocabulary
+from ..progress import Advance
+from .documents import CHUNK, SPLITS, DocumentUnit, FileSlice, cache_result
+from .remote import fetch_file, read_remote
+from .tokens import Text
+from .vocab import load_vocabulary
+from .vocab.base import Piece, Vocabulary
+from .workers import Workers
 
-COUNTED = 1 << 20  # tokens that are read at once
-COUNTS = dict.fromkeys(SPLITS, int)
-MANIFEST = {
-    **dict.fromkeys(("cuts", "checksum", "dtype", "vocab_checksum"), str),
-    **dict.fromkeys(("bytes", "tokens", "unknown", "n_document"), COUNTS),
-    "parts": dict.fromkeys(SPLITS, list),
-}
+PIECE = 8 << 20  # bytes of text that are encoded at once, by one worker
+SHORT = 100_000  # bytes of documents that are encoded in batches
+LINE = re.compile(rb"\S\n(?=\S)")
+START = np.dtype("<i8")
+FILES = ("vocab.json", *(f"{split}.{kind}" for split in SPLITS for kind in ("ids", "starts")))
+COUNTED = ("bytes", "tokens", "unknown", "n_document")
+MANIFEST = {"text": str, "cuts": str, "checksum": str, "files": dict.fromkeys(FILES, str)}
+MANIFEST |= dict.fromkeys(COUNTED, dict.fromkeys(SPLITS, int))
+
+
+def encode_slices(
+    folder: Path,
+    slices: Sequence[FileSlice],
+    kind: DocumentUnit | None,
+    workers: Workers,
+    advance: Advance,
+) -> Iterator[Piece]:
+    """Yield the ids of a text, with the vocabulary in a folder, and where documents begin."""
+    pieces = [*plan_pieces(slices)]
+    results = workers(partial(encode_piece, folder / "vocab.json", kind), pieces)
+    for piece, encoded in zip(pieces, results, strict=True):
+        yield from encoded
+        advance(sum(part.n_byte for part in piece))
+
+
+def plan_pieces(slices: Iterable[FileSlice]) -> Iterator[list[FileSlice]]:
+    """Yield lists of slices, of about PIECE bytes each; large ones are cut."""
+    piece, total = [], 0
+    for part in slices:
+        start = part.start
+        while start < part.stop:
+            stop = find_line(part, start + PIECE) if part.stop - start > PIECE else part.stop
+            if piece and total + stop - start > PIECE:
+                yield piece
+                piece, total = [], 0
+            piece.append(replace(part, start=start, stop=stop, continues=start > part.start))
+            total += stop - start
+            start = stop
+    if piece:
+        yield piece
+
+
+def find_line(part: FileSlice, offset: int) -> int:
+    """Return the first beginning of a line after `offset`, not beside other white space.
+
+    Vocabularies join bytes to characters or words, but none joins two such lines.
+    """
+    with part.path.open("rb") as file:
+        while offset < part.stop:
+            file.seek(offset - 2)
+            window = file.read(min(CHUNK, part.stop - offset + 2))
+            if match := LINE.search(window):
+                return offset - 2 + match.end()
+            # The end may be the beginning of a match.
+            offset += max(len(window) - 2, 1)
+    return part.stop
+
+
+def encode_piece(
+    path: Path, kind: DocumentUnit | None, slices: Sequence[FileSlice]
+) -> Iterator[Piece]:
+    """Yield the ids of slices, and where documents begin among them."""
+    vocab = load_vocabulary_once(path, path.stat().st_mtime_ns)
+    for batch in batch_documents(slices, kind):
+        if len(batch) > 1:
+            yield vocab.encode_batch(batch)
+            continue
+        begins = kind is not None and not batch[0].continues
+        for ids in vocab.encode(batch[0]):
+            yield ids, [0] if begins and len(ids) else []
+            begins = begins and not len(ids)
+
+
+@lru_cache(1)
+def load_vocabulary_once(path: Path, changed: int) -> Vocabulary:
+    return load_vocabulary(path.read_text(encoding="utf-8"))
+
+
+def batch_documents(
+    slices: Iterable[FileSlice], kind: DocumentUnit | None
+) -> Iterator[list[FileSlice]]:
+    """Yield long documents one by one, and short ones in batches of about 1 MiB."""
+    batch, total = [], 0
+    documents = chain.from_iterable(p.split_lines() for p in slices) if kind == "lines" else slices
+    for document in documents:
+        is_alone = document.n_byte > SHORT or document.continues or kind is None
+        n_byte = CHUNK if is_alone else document.n_byte
+        if batch and total + n_byte > CHUNK:
+            yield batch
+            batch, total = [], 0
+        batch.append(document)
+        total += n_byte
+    if batch:
+        yield batch
+
+
+def build_store(
+    folder: Path,
+    splits: Mapping[str, Iterable[Piece]],
+    vocab: Vocabulary,
+    description: Mapping[str, Any],
+) -> None:
+    """Write the pieces of each split, and a manifest with a description, the counts and checksums;
+    the vocabulary is in the folder."""
+    # The bytes of ids are those of their tokens, where these have a size.
+    sizes = vocab.token_bytes() if "ids" in description else None
+    counts = {split: write_split(folder, split, splits[split], vocab, sizes) for split in SPLITS}
+    manifest = {**description}
+    for name in COUNTED if "ids" in description else COUNTED[1:]:
+        manifest[name] = {split: counts[split][name] for split in SPLITS}
+    manifest["files"] = {name: files.sha256_file(folder / name) for name in FILES}
+    files.write_json(manifest | {"checksum": files.short_hash(manifest)}, folder / "manifest.json")
+
+
+def write_split(
+    folder: Path, split: str, pieces: Iterable[Piece], vocab: Vocabulary, sizes: ndarray | None
+) -> dict[str, int]:
+    """Write the ids of a split, and where its documents begin; return what is counted."""
+    counts = dict.fromkeys(COUNTED, 0)
+    paths = [folder / f"{split}.{kind}" for kind in ("ids", "starts")]
+    with paths[0].open("wb") as ids_file, paths[1].open("wb") as starts_file:
+        for ids, starts in pieces:
+            if not counts["tokens"] and len(ids) and 0 not in starts[:1]:
+                starts = [0, *starts]
+            starts_file.write((np.asarray(starts, START) + counts["tokens"]).tobytes())
+            ids_file.write(ids.astype(vocab.dtype, copy=False).tobytes())
+            counts["tokens"] += len(ids)
+            counts["n_document"] += len(starts)
+            if vocab.unknown is not None:
+                counts["unknown"] += int(np.count_nonzero(ids == vocab.unknown))
+            if sizes is not None:
+                counts["bytes"] += int(sizes[ids].sum())
+    for path in paths:
+        files.flush_to_disk(path)
+    return counts
 
 
 @dataclass(frozen=True)
@@ -30,64 +167,58 @@ class Store:
     """A prepared text that stands alone: ids and document starts of each split, vocabulary."""
 
     folder: Path | str  # or a URL
-    cache: DiskCache | None = None  # copies of a URL's blocks
+    data_dir: Path  # which remembers the files that have been compared with their checksums
     example_len = None  # only tasks have examples, whose answers are right or wrong
-
-    @cached_property
-    def files(self) -> LocalFiles | RemoteFiles:
-        if isinstance(self.folder, Path):
-            return LocalFiles(self.folder)
-        return RemoteFiles(self.folder, self.cache)
+    verified: dict[str, Path] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        name = f"{self.files}/manifest.json"
+        name = f"{self.folder}/manifest.json"
 
         def check(content: bytes) -> dict[str, Any]:
-            manifest = parse_json(name, content, MANIFEST)
-            if manifest.pop("checksum") != short_hash(manifest):
+            manifest = files.parse_json(name, content, MANIFEST)
+            if manifest.pop("checksum") != files.short_hash(manifest):
                 raise DataError(f"{name}: damaged: its checksum differs")
             return manifest
 
-        return self.files.load("manifest.json", check)
+        if isinstance(self.folder, Path):
+            return check(Path(name).read_bytes())
+        return read_remote(name, lambda fs, path: check(fs.cat_file(path)))
 
     @cached_property
     def vocab(self) -> Vocabulary:
-        name = f"{self.files}/vocab.json"
-
-        def check(content: bytes) -> Vocabulary:
-            if hash_bytes(content) != self.manifest["vocab_checksum"]:
-                raise DataError(f"{name}: damaged: its checksum is not the manifest's")
-            try:
-                return load_vocabulary(content.decode())
-            except DataError as error:
-                raise DataError(f"{name}: {error}") from error
-
-        return self.files.load("vocab.json", check)
-
-    def verify_all(self) -> None:
-        """Compare all files with their checksums; DataError for the first that differs."""
-        _ = self.vocab
-        for split in SPLITS:
-            self.ids(split)
-
-    def find_damage(self, data_dir: Path | None, whole: bool = False) -> str | None:
-        """Return a description of the first damage of a store on disk, or None.
-
-        The manifest and sizes are always compared; contents with `whole`, or if any file has been
-        changed or copied since the last comparison, which `data_dir` remembers.
-        """
+        path = self.verify("vocab.json")
         try:
-            paths = [self.folder / name for name in ("manifest.json", "vocab.json")]
-            for split in SPLITS:
-                for name, n_byte in self.text(split).list_files():
-                    paths.append(path := self.folder / name)
-                    if (size := path.stat().st_size) != n_byte:
-                        raise DataError(f"{path}: damaged: {size:,} bytes of {n_byte:,}")
-            if whole:
-                self.verify_all()
-            elif data_dir:
-                cache_result("whole", paths, data_dir, self.verify_all)
+            return load_vocabulary(path.read_text(encoding="utf-8"))
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
+
+    def verify(self, name: str, whole: bool = False) -> Path:
+        """Return the path of a file, of a URL that of its copy; DataError if it is damaged.
+
+        It is read once, and again if it is changed or copied, or with `whole`.
+        """
+        if name in self.verified and not whole:
+            return self.verified[name]
+        sha256 = self.manifest["files"][name]
+        if isinstance(self.folder, str):
+            copies = self.data_dir / "prepared" / "fetched"
+            path = fetch_file(f"{self.folder}/{name}", sha256, copies)
+        else:
+            path = self.folder / name
+        n_token = self.vocab.n_token if name.endswith(".ids") else None
+        find = partial(find_problem, path, sha256, n_token)
+        problem = find() if whole else cache_result([sha256, n_token], [path], self.data_dir, find)
+        if problem:
+            raise DataError(f"{path}: {problem}")
+        self.verified[name] = path
+        return path
+
+    def find_damage(self, whole: bool = False) -> str | None:
+        """Return a description of the first damage of a store on disk, or None."""
+        try:
+            for name in FILES:
+                self.verify(name, whole)
         except DataError as error:
             return str(error)
         except OSError as error:
@@ -97,19 +228,16 @@ class Store:
     @cached_property
     def fingerprint(self) -> str:
         """A hash that is equal for two texts only if a model gets the same tokens from them."""
-        names = ("text", "cuts") if "text" in self.manifest else ("parts",)
-        text = {name: self.manifest[name] for name in (*names, "documents", "tokens")}
-        return short_hash(text | {"vocab": self.vocab.fingerprint})
+        text = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
+        return files.short_hash(text | {"vocab": self.vocab.fingerprint})
 
-    def ids(self, split: str) -> np.ndarray:
-        """Return the tokens of a split, of one part memory-mapped, after verifying all of them."""
-        return self.text(split).whole
+    def ids(self, split: str) -> ndarray:
+        """Return the tokens of a split, memory-mapped."""
+        return map_array(self.verify(f"{split}.ids"), self.vocab.dtype)
 
-    def text(self, split: str) -> PartedText:
+    def text(self, split: str) -> Text:
         """Return the tokens of a split, with the positions where its documents begin."""
-        parts = [Part(*fields) for fields in self.manifest["parts"][split]]
-        dtype = np.dtype(self.manifest["dtype"])
-        return PartedText(self.files, split, parts, dtype, self.manifest["n_token"])
+        return Text(self.ids(split), map_array(self.verify(f"{split}.starts"), START))
 
     def describe(self) -> str:
         """Return the sizes of text and vocabulary in one line."""
@@ -131,49 +259,27 @@ class Store:
         return self.manifest["bytes"][split] / n_scored
 
 
-def open_store(path: str, whole: bool = False, cache: DiskCache | None = None) -> Store:
+def find_problem(path: Path, sha256: str, n_token: int | None) -> str:
+    """Return what is wrong with a file, or ""; n_token: it has ids, which are below this."""
+    if files.sha256_file(path) != sha256:
+        return "damaged: its checksum is not the manifest's"
+    if n_token is not None:
+        highest = int(map_array(path, np.min_scalar_type(max(n_token - 1, 0))).max(initial=0))
+        if highest >= n_token:
+            return f"id {highest} is beyond the {n_token} tokens"
+    return ""
+
+
+def map_array(path: Path, dtype: np.dtype) -> ndarray:
+    # An empty file cannot be mapped.
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+
+def open_store(path: str, data_dir: Path, whole: bool = False) -> Store:
     """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged."""
-    if URL.match(path):
-        return Store(path.rstrip("/"), cache)
-    store = Store(Path(path).expanduser())
-    if problem := store.find_damage(None, whole):
+    if files.URL.match(path):
+        return Store(path.rstrip("/"), data_dir)
+    store = Store(Path(path).expanduser(), data_dir)
+    if problem := store.find_damage(whole):
         raise DataError(f"data.store: {problem}; copy it again, or write it with prepare --out")
     return store
-
-
-@dataclass(frozen=True)
-class EvalText:
-    """A text to score, with the number of bytes of its tokens."""
-
-    name: str
-    split: str
-    fingerprint: str
-    tokens: Tokens
-    vocab: Vocabulary
-    bytes_per_token: float | None  # mean over the whole text; None if tokens have no bytes
-
-    @staticmethod
-    def from_store(name: str, store: Store | TaskStore, split: str) -> "EvalText":
-        size = store.bytes_per_token(split)
-        return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
-
-    def count_bytes(self, position_K: np.ndarray) -> float | None:
-        """Return the number of bytes of some tokens: from the mean if sizes are not known."""
-        if self.bytes_per_token is None:
-            return None
-        if self.token_bytes is None:
-            return len(position_K) * self.bytes_per_token
-        return float(self.token_bytes[self.tokens.ids_at(position_K)].sum())
-
-    def unknown_share(self, n_token: int) -> float:
-        """Return the share of the first tokens that stand for text the vocabulary does not know."""
-        if self.vocab.unknown is None:
-            return 0.0
-        starts = range(0, n_token, COUNTED)
-        places = (np.arange(start, min(start + COUNTED, n_token)) for start in starts)
-        counts = (self.tokens.ids_at(place) == self.vocab.unknown for place in places)
-        return sum(int(each.sum()) for each in counts) / n_token
-
-    @cached_property
-    def token_bytes(self) -> np.ndarray | None:
-        return self.vocab.token_bytes()

@@ -12,7 +12,6 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError
-from .store_parts import PartedText
 
 # Positions in the text, and tokens of the same document before each: both [B, L].
 Pair = tuple[ndarray, ndarray]
@@ -70,7 +69,7 @@ class Examples:
         return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
 
 
-Tokens = Text | PartedText | Examples  # tokens that can be read at any position, counted from 0
+Tokens = Text | Examples  # tokens that can be read at any position, counted from 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class RolledOrder:
 class ShuffledOrder:
     """The documents are read in another order in each pass."""
 
-    def __init__(self, text: Text | PartedText, seed: int) -> None:
+    def __init__(self, text: Text, seed: int) -> None:
         self.text, self.seed, self.starts = text, seed, text.starts
         # 32 bits save half the memory: a corpus of sentences has tens of millions.
         self.lengths = np.diff(self.starts, append=len(text)).astype(np.uint32)

@@ -1,36 +1,34 @@
 """A user's own text: a file, three files, or a folder or archive of documents."""
 
 import codecs
+import json
 import os
 import shutil
-from bisect import bisect_left
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
-from ..errors import DataError, print_notice
-from ..files import create_folder, sha256_file, short_hash
+from ..errors import DataError, print_notice, require
+from ..files import create_folder, replace_file, sha256_file, short_hash
 from ..signals import is_child
+from .archives import ENDS, LINES, SEVERAL, TEXT, UNPACKERS
 from .documents import (
     BYTES_ADVICE,
     LATIN_1,
-    LINES,
     SPLITS,
     FileSlice,
+    Splits,
     cache_result,
-    find_texts,
-    find_unpacker,
+    split_by_fractions,
     whole_file,
 )
 
-Splits = dict[str, list[FileSlice]]  # slices of train, val and test
 Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
-Contents = dict[str, list[FileSlice] | str]  # the same, with what a file is that is not text
-# Endings of files of ids, and of files that lie beside them.
+# Endings of files of ids, and of packed files that nothing here unpacks.
 SUFFIXES = (".npy", ".bin", ".ds")
-BESIDE_IDS = (".idx", ".index", ".json", ".pkl", ".md", ".py")
 PACKED = (".zst", ".7z")
 MARKS = {
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32",
@@ -38,8 +36,8 @@ MARKS = {
 }  # fmt: skip
 """What a file is by its first bytes; the mark of UTF-32 begins with that of UTF-16."""
 NOT_UTF8 = "not in UTF-8"
-CONVERTERS = {name: f"iconv -f {name} -t UTF-8" for name in ("UTF-32", "UTF-16")}
-CONVERTERS |= {"a PDF": "pdftotext", NOT_UTF8: f"if it is Latin-1: {LATIN_1}"}
+CONVERTERS = {name: f" (iconv -f {name} -t UTF-8)" for name in ("UTF-32", "UTF-16")}
+CONVERTERS |= {"a PDF": " (pdftotext)", NOT_UTF8: f" ({LATIN_1})"}
 RUN = "run.json"  # in a run's folder, whose files are no text of the user
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 # The split that a word of a file's or a folder's name names.
@@ -56,10 +54,8 @@ def split_user_files(
     under `data_dir`. DataError if nothing can be read, or if it is not text and not `any_bytes`.
     """
     if len(paths) == len(SPLITS):
-        return {
-            name: find_slices(path, data_dir, any_bytes)
-            for name, path in zip(SPLITS, paths, strict=True)
-        }
+        texts = [find_slices(path, data_dir, any_bytes) for path in paths]
+        return dict(zip(SPLITS, texts, strict=True))
     if len(paths) != 1:
         expected = "expected one, or three: train, val and test"
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
@@ -74,6 +70,11 @@ def find_slices(path: Path, data_dir: Path, any_bytes: bool = False) -> list[Fil
     return [*chain(*find_documents(path, data_dir, any_bytes).values())]
 
 
+def has_documents(path: Path) -> bool:
+    """Return True if a path may contain several documents."""
+    return path.is_dir() or path.name.endswith(SEVERAL)
+
+
 def find_documents(path: Path, data_dir: Path, any_bytes: bool = False) -> Documents:
     """Return the texts in a file, a folder or an archive; DataError if there are none."""
     try:
@@ -84,71 +85,64 @@ def find_documents(path: Path, data_dir: Path, any_bytes: bool = False) -> Docum
             advice = "unpack it first (.zip, .gz, .bz2 and .xz need not be)"
             raise DataError(f"{path}: packed; {advice}")
         with remove_if_refused(path, data_dir):
-            find = find_in_folder if path.is_dir() else find_in_file
-            contents = find(path, data_dir, any_bytes=any_bytes)
-            skipped = {name: kind for name, kind in contents.items() if isinstance(kind, str)}
-            documents = {n: each for n, each in contents.items() if each and n not in skipped}
-            if not documents:
-                problem = f"no text in it{f', only {list_skipped(skipped)}' * bool(skipped)}"
-                ids = ", data.ids ids" * any(name.endswith(SUFFIXES) for name in skipped)
-                raise DataError(f"{path}: {problem}; data.path must name a text in UTF-8{ids}")
+            return select_texts(path, read_texts(path, data_dir, any_bytes))
     except OSError as error:
         # An error amid a file does not name it.
         name = error.filename or "data.path"
         raise DataError(f"{name}: cannot be read ({error.strerror})") from error
+
+
+def select_texts(path: Path, texts: Mapping[str, list[FileSlice] | str]) -> Documents:
+    """Return what is text, and name the rest in a warning; DataError if there is no text."""
+    skipped = [f"{name} ({kind})" for name, kind in texts.items() if isinstance(kind, str)]
+    shown = ", ".join(skipped[:5]) + ", ..." * (len(skipped) > 5)
+    documents = {name: each for name, each in texts.items() if isinstance(each, list)}
+    if not any(documents.values()):
+        problem = f"no text in it{f', only {shown}' * bool(skipped)}"
+        has_ids = any(name.endswith(SUFFIXES) for name in texts)
+        expected = f"data.path must name a text in UTF-8{', data.ids ids' * has_ids}"
+        raise DataError(f"{path}: {problem}; {expected}")
     if skipped and not is_child():
-        names = list_skipped(skipped)
-        print_notice(f"warning: {path}: skipped, because not text: {names} ({len(skipped):,})")
+        print_notice(f"warning: {path}: skipped, because not text: {shown} ({len(skipped):,})")
     return documents
 
 
-def list_skipped(kinds: Mapping[str, str], limit: int = 5) -> str:
-    """Return the names of files that are no text, and what they are."""
-    names = [f"{name} ({kind})" for name, kind in [*kinds.items()][:limit]]
-    return ", ".join(names) + ", ..." * (len(kinds) > limit)
-
-
-def find_in_file(path: Path, data_dir: Path, any_bytes: bool = False) -> Contents:
-    """Return the texts in a file, unpacked if necessary."""
-    # Also of an archive: unpacking it is writing, and its errors are those of writing.
-    whole = whole_file(path, is_text=not any_bytes)
-    kind = find_binary(path) if whole else None
-    how = f" ({CONVERTERS[kind]})" if kind in CONVERTERS else ""
-    if (unpack := find_unpacker(path)) is None:
-        if kind and not any_bytes:
-            raise DataError(f"{path}: {kind}{how}; expected text in UTF-8; {BYTES_ADVICE}")
-        return {path.name: whole}
-    # The line that is not in UTF-8 is named when it is read.
-    if path.suffix == LINES and kind and kind != NOT_UTF8:
-        raise DataError(f"{path}: {kind}{how}; expected JSON lines in UTF-8")
-    folder = find_unpacked_folder(path, data_dir)
-    create_folder(folder, partial(unpack, path))
-    if path.suffix == LINES:
-        return {path.name: find_texts(folder)}
-    return find_in_folder(folder, data_dir, unpacked=True, any_bytes=any_bytes)
-
-
-def find_in_folder(
-    folder: Path, data_dir: Path, unpacked: bool = False, any_bytes: bool = False
-) -> Contents:
-    """Return the texts in a folder by path, or what a file is that is not text.
+def read_texts(
+    path: Path, data_dir: Path, any_bytes: bool, unpacked: bool = False
+) -> dict[str, list[FileSlice] | str]:
+    """Return the texts in each file by its name, or what a file is that is not text.
 
     Packed files are unpacked, except in an archive (`unpacked`): nested ones grow without limit.
     """
-    contents: Contents = {}
-    for name, path in list_files(folder, data_dir).items():
-        if not path.is_file():
-            contents[name] = "a special file" if path.exists() else "a link to nothing"
-        elif path.suffix == LINES or (find_unpacker(path) and not unpacked):
+    texts: dict[str, list[FileSlice] | str] = {}
+    for name, file in list_files(path, data_dir).items():
+        if not file.is_file():
+            texts[name] = "a special file" if file.exists() else "a link to nothing"
+            continue
+        kind, is_own = find_binary(file), file == path
+        how = CONVERTERS.get(kind, "")
+        if file.suffix == LINES:
+            # The line that is not in UTF-8 is named when it is read.
+            if kind not in (None, NOT_UTF8):
+                raise DataError(f"{file}: {kind}{how}; expected JSON lines in UTF-8")
             # Inside the copy of the outer archive, so that both are removed together.
-            place = folder / ".unpacked" if unpacked else data_dir
-            inner = find_in_file(path, place, any_bytes)
-            contents |= {f"{name}/{part}": slices for part, slices in inner.items()}
+            texts[name] = read_lines(unpack(file, path / ".unpacked" if unpacked else data_dir))
+        elif file.suffix in UNPACKERS and not unpacked:
+            inner = read_texts(unpack(file, data_dir), data_dir, any_bytes, unpacked=True)
+            texts |= inner if is_own else {f"{name}/{part}": inner[part] for part in inner}
+        elif kind is None or (any_bytes and (is_own or kind == NOT_UTF8)):
+            texts[name] = whole_file(file, is_text=not any_bytes)
+        elif is_own:
+            raise DataError(f"{file}: {kind}{how}; expected text in UTF-8; {BYTES_ADVICE}")
         else:
-            kind = find_binary(path)
-            is_text = kind is None or (any_bytes and kind == NOT_UTF8)
-            contents[name] = whole_file(path, not any_bytes) if is_text else kind
-    return contents
+            texts[name] = kind
+    return texts
+
+
+def read_lines(folder: Path) -> list[FileSlice]:
+    """Return the texts that `unpack_lines` wrote, except empty ones."""
+    bounds = pairwise([0, *array("q", (folder / ENDS).read_bytes())])
+    return [FileSlice(folder / TEXT, start, end) for start, end in bounds if end > start]
 
 
 def find_binary(path: Path) -> str | None:
@@ -169,6 +163,13 @@ def find_binary(path: Path) -> str | None:
     return None
 
 
+def unpack(archive: Path, data_dir: Path) -> Path:
+    """Return the folder with the content of a packed file, unpacked once."""
+    folder = find_unpacked_folder(archive, data_dir)
+    create_folder(folder, partial(UNPACKERS[archive.suffix], archive))
+    return folder
+
+
 def find_unpacked_folder(archive: Path, data_dir: Path) -> Path:
     sha256 = cache_result("sha256", [archive], data_dir, partial(sha256_file, archive))
     return data_dir / "prepared" / f"{archive.name}-{short_hash([str(archive.absolute()), sha256])}"
@@ -180,19 +181,21 @@ def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
     try:
         yield
     except DataError:
-        paths = list_files(path, data_dir).values() if path.is_dir() else [path]
-        for packed in filter(find_unpacker, filter(Path.is_file, paths)):
+        paths = filter(Path.is_file, list_files(path, data_dir).values())
+        for packed in (each for each in paths if each.suffix in UNPACKERS):
             shutil.rmtree(find_unpacked_folder(packed, data_dir), ignore_errors=True)
         raise
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """Return the files in a folder by path, without hidden ones, those of runs, and our own in
-    data_dir.
+    """Return a file by name, or the files in a folder by path, without hidden ones, those of runs,
+    and our own in data_dir.
 
     Links are followed, as by tar -h, and each file and folder counts once; links to nothing and
     special files are among the files.
     """
+    if not folder.is_dir():
+        return {folder.name: folder}
     seen = {os.path.realpath(data_dir / name) for name in ("prepared", "downloads")}
     files, found, links = [], [folder], []
     while found or links:
@@ -245,30 +248,15 @@ def group_by_split(
     return splits
 
 
-def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
-    """Split slices by fractions: whole slices by their first byte, a single one at a character."""
-    sizes = [part.n_byte for part in slices]
-    first, second = fractions[0] * sum(sizes), (fractions[0] + fractions[1]) * sum(sizes)
-    if len(slices) == 1:
-        [part] = slices
-        inner = [find_character(part, part.start + int(cut)) for cut in (first, second)]
-        return cut_slice(part, [part.start, *inner, part.stop])
-    starts = [0, *accumulate(sizes)][:-1]
-    val, test = bisect_left(starts, first), bisect_left(starts, second)
-    if len(slices) >= len(SPLITS):
-        # A nonzero fraction gets at least one document.
-        least = [int(fraction > 0) for fraction in fractions]
-        val = min(max(val, least[0]), len(slices) - least[1] - least[2])
-        test = min(max(test, val + least[1]), len(slices) - least[2])
-    return {"train": [*slices[:val]], "val": [*slices[val:test]], "test": [*slices[test:]]}
+def save_texts(texts: Iterable[str], path: Path) -> None:
+    """Write texts as JSON lines, which `unpack_lines` reads."""
+    require(not isinstance(texts, str), "texts", "one text", "a list of texts")
+    require(path.name.endswith(LINES), "path", path, f"a file whose name ends with {LINES}")
 
+    def save_part(part: Path) -> None:
+        with part.open("w", encoding="utf-8") as file:
+            for text in texts:
+                require(isinstance(text, str), "texts", repr(text), "texts")
+                print(json.dumps({"text": text}), file=file)
 
-def cut_slice(part: FileSlice, bounds: Iterable[int]) -> Splits:
-    cuts = zip(SPLITS, pairwise(bounds), strict=True)
-    return {name: [part.narrow(*cut)] for name, cut in cuts}
-
-
-def find_character(part: FileSlice, offset: int) -> int:
-    """Return the first offset at or after this one that is not inside a UTF-8 character."""
-    ahead = next(FileSlice(part.path, offset, min(offset + 3, part.stop)).chunks(), b"")
-    return offset + next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))
+    replace_file(path, save_part)

@@ -1,71 +1,68 @@
-"""Who encodes the units of a text: this process, processes on this machine, or a Ray cluster."""
+"""Who encodes the pieces of a text: processes on this machine, or a Ray cluster."""
 
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from ..errors import DataError, StorageError
 from ..imports import ALLOWED, allow_imports
-from ..progress import Advance
-from .units import RECORD, Unit, build_part
 
 ATTEMPTS = 3  # process pools that may be killed
-Workers = Callable[[Path, Sequence[Unit], Advance], None]  # builds units' parts in a folder
+AHEAD = 100  # tasks of a Ray cluster that are begun before the first one's result is taken
+Workers = Callable[[Callable[[Any], Iterable], Sequence], Iterator]
+"""As `map`: results of a function, in the order of its arguments."""
 
 
-def find_missing(folder: Path, units: Sequence[Unit]) -> list[Unit]:
-    return [unit for unit in units if not (folder / f"{unit.name}{RECORD}").is_file()]
-
-
-def build_here(folder: Path, units: Sequence[Unit], advance: Advance) -> None:
-    for unit in units:
-        build_part(folder, unit, advance)
-
-
-def build_quietly(packages: Sequence[str], folder: Path, unit: Unit) -> int:
-    """Build a part in another process, allowed to import packages; return its bytes of text."""
+def call_in_worker(
+    packages: Sequence[str], function: Callable[[Any], Iterable], piece: Any
+) -> list:
+    """Return a function's results in another process, which may import the same packages."""
     allow_imports(packages)
-    build_part(folder, unit, lambda _: None)
-    return unit.n_byte
+    return [*function(piece)]
 
 
-def build_in_processes(
-    folder: Path, units: Sequence[Unit], advance: Advance, n_worker: int
-) -> None:
-    """Build parts in processes; what a killed one leaves is built again."""
+def map_in_processes(
+    function: Callable[[Any], Iterable], pieces: Sequence, n_worker: int
+) -> Iterator[list]:
+    """Yield results of processes; those that a killed one leaves out are computed again."""
+    call, n_done = partial(call_in_worker, [*ALLOWED], function), 0
     for _ in range(ATTEMPTS):
         # A fork would copy the locks of threads that it does not copy.
         pool = ProcessPoolExecutor(n_worker, multiprocessing.get_context("spawn"))
         try:
-            build = partial(build_quietly, [*ALLOWED], folder)
-            for n_byte in pool.map(build, find_missing(folder, units)):
-                advance(n_byte)
+            for results in pool.map(call, pieces[n_done:]):
+                n_done += 1
+                yield results
             return
         except BrokenProcessPool:
             continue
         finally:
-            # After a signal or an error, only the parts that are begun are ended.
+            # After a signal or an error, only the pieces that are begun are ended.
             pool.shutdown(cancel_futures=True)
-    left = len(find_missing(folder, units))
-    problem = f"{ATTEMPTS} times a worker was killed, {left} parts are missing"
+    problem = f"{ATTEMPTS} times a worker was killed, {len(pieces) - n_done} pieces are left"
     raise StorageError(f"workers: {problem}; give more memory, or fewer workers")
 
 
-def build_on_ray(folder: Path, units: Sequence[Unit], advance: Advance, address: str) -> None:
-    """Build parts as tasks of a Ray cluster, all of whose nodes have the text and the folder."""
+def map_on_ray(
+    function: Callable[[Any], Iterable], pieces: Sequence, address: str
+) -> Iterator[list]:
+    """Yield results of a Ray cluster, all of whose nodes have the text and the folder."""
     import ray
 
     ray.init(address, log_to_driver=False, logging_level="ERROR")
     try:
         # Tasks whose node has died run on another one; errors of ours are not retried.
-        build = ray.remote(max_retries=-1)(build_quietly)
-        left = [build.remote([*ALLOWED], folder.absolute(), unit) for unit in units]
-        while left:
-            [done], left = ray.wait(left)
-            advance(ray.get(done))
+        call = ray.remote(max_retries=-1)(call_in_worker)
+        begun: deque = deque()
+        for piece in pieces:
+            begun.append(call.remote([*ALLOWED], function, piece))
+            if len(begun) > AHEAD:
+                yield ray.get(begun.popleft())
+        yield from map(ray.get, begun)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require
-from ..model import Network, accumulator_dtype, eval_mode, make_reader
+from ..model import Network, accumulator_dtype, eval_mode
+from ..model.adaptation import Adaptation, make_adapted_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 
@@ -75,6 +76,7 @@ def generate(
     vocab: Vocabulary | None = None,
     mem_len: int | None = None,
     ext_len: int = 0,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
     **sampling: Any,
 ) -> Any:
     """Continue a prompt by sampling; return the continuation without the prompt.
@@ -93,6 +95,7 @@ def generate(
         mem_len: memory length; default as in training.
         ext_len: tokens read again with each new one, in addition to the memory. Required for
             absolute positions, which count from the end of a segment, and for mem_len 0.
+        adaptation: settings of a continuous cache; generation takes no steps of the weights.
         **sampling: fields of `Sampling`; the seed is that of the first prompt, by default drawn
             from torch's generator.
 
@@ -102,7 +105,7 @@ def generate(
     net = getattr(model, "net", model)
     prompts = [prompt] if is_one(prompt) else prompt
     ids = [encode_prompt(each, vocab) for each in prompts]
-    state = start_decoding(net, ids, mem_len, ext_len)
+    state = start_decoding(net, ids, mem_len, ext_len, adaptation)
     prompt_len = len(state)
     for after in decode_steps(net, state, max_new_tokens, Sampling(**sampling)):
         state = after
@@ -118,7 +121,7 @@ def decode_steps(
     """Yield the state after each new token, which is not read yet; each state can be continued."""
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
-    reader = make_reader(model)
+    reader = make_adapted_reader(model, state.adaptation)
     with eval_mode(model):
         for _ in range(max_new_tokens):
             logits_BV, state = advance(reader, state)

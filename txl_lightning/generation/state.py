@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError, require
-from ..model import EvalLengths, Network, Reader, find_device, make_reader
+from ..model import EvalLengths, Network, Reader, find_device
+from ..model.adaptation import Adaptation, AdaptedMemory, make_adapted_reader
 from ..model.contract import AnyMemory, is_transformer_xl
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
@@ -31,6 +32,8 @@ class DecodingState:
     """Tokens read again with each new one, in addition to the memory."""
     n_read: int = 0
     """Columns read so far; the last token is read when the next one is predicted."""
+    adaptation: Adaptation = Adaptation()
+    """What is learned from the text; not in files of states."""
 
     def __len__(self) -> int:
         return self.tokens_BL.size(1)
@@ -73,7 +76,11 @@ def find_missing_memory(model: Network, mem_len: int | None) -> str | None:
 
 
 def start_decoding(
-    model: Network, prompts: Sequence[Tensor], mem_len: int | None = None, ext_len: int = 0
+    model: Network,
+    prompts: Sequence[Tensor],
+    mem_len: int | None = None,
+    ext_len: int = 0,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
     """Return the state before any token of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
@@ -90,8 +97,9 @@ def start_decoding(
     tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=find_device(model))
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
-    memory = make_reader(model).empty_memory(len(prompts), EvalLengths(mem_len))
-    return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len)
+    reader = make_adapted_reader(model, adaptation)
+    memory = reader.empty_memory(len(prompts), EvalLengths(mem_len))
+    return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len, adaptation=adaptation)
 
 
 @torch.inference_mode()
@@ -99,6 +107,9 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
     """Read the texts to their ends; return logits_BV of the next token, and the state."""
     h_BLD, state = read_tokens(reader, state, len(state))
     logits_BV = reader.head(h_BLD[:, -1])
+    if isinstance(state.memory, AdaptedMemory):
+        doc_pos_B1 = state.doc_positions(len(state) - 1, len(state))
+        logits_BV = state.memory.cache.mix(logits_BV, doc_pos_B1)
     if not logits_BV.amax(dim=-1).isfinite().all():
         raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
     return logits_BV, state

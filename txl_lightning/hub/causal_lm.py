@@ -17,7 +17,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..checkpoints import save_folder
 from ..checkpoints.contents import build_network, map_own_weights, match_weights
-from ..checkpoints.saving import KEY, MODEL_TYPE
+from ..checkpoints.saving import MODEL_TYPE
 from ..convert import huggingface, load_any_checkpoint
 from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
@@ -25,6 +25,7 @@ from ..errors import require
 from ..generation.state import SEGMENT_LEN, find_missing_memory
 from ..model import CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
 from ..model.contract import CLASS, AnyMemory, describe_config, require_transformer_xl
+from ..runs.folder import KEY
 
 FILES = ("*.json", "model.safetensors", "pytorch_model.bin", "vocab.txt")
 DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "revision", "token")

@@ -55,7 +55,7 @@ class TransformerXLConfig:
             or absolute, added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019); or a class
             of yours.
         kernel: Implementation of attention; all give the same result, and auto is the fastest on
-            this machine. triton is for CUDA and untested: no GPU has run it.
+            this machine.
         tie_weight: Share the softmax weights with the embedding.
         untie_r: Use separate u and v in every layer; otherwise all layers share one pair.
         dropout: Probability of dropping hidden units.
@@ -88,7 +88,7 @@ class TransformerXLConfig:
     final_norm: bool | None = None
     norm_eps: float = 1e-5
     positions: Positions | str = "sinusoidal"
-    kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa", "triton"] = "auto"
+    kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa"] = "auto"
     tie_weight: bool = True
     untie_r: bool = False
     dropout: float = 0.0

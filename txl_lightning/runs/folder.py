@@ -15,13 +15,13 @@ from typing import Any
 
 from ..errors import CheckpointError, StorageError
 from ..files import explain_write_errors, host_name, is_running, local_path
-from .wandb_api import fetch_artifact
 
 CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
 CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
 PREVIOUS = "previous.ckpt"  # the last.ckpt of an earlier step
-ARTIFACT = "wandb:"  # beginning of the name of a checkpoint of W&B
 CONVERTED = "config.json"  # settings of the network in a converted folder
+KEY = "txl_lightning"  # of what we add to a checkpoint, or to a converted folder's settings
+FORMAT = 2  # of checkpoints of fit; incremented when older releases cannot read new ones
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -32,7 +32,9 @@ def find_checkpoint(path: str | Path) -> Path:
     """
     remedy = "; copy it, or resume with checkpoint.mirror"
     path = local_path("ckpt_path", path, remedy)
-    if str(path).startswith(ARTIFACT):
+    if str(path).startswith("wandb:"):
+        from .wandb_api import fetch_artifact
+
         path = fetch_artifact(path)
     if not path.is_dir() or (path / CONVERTED).is_file():
         return path

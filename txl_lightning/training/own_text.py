@@ -14,7 +14,7 @@ import torch
 from jsonargparse import Namespace
 
 from ..command_line import Parser
-from ..data.documents import find_unpacker
+from ..data.archives import UNPACKERS
 from ..data.user_files import NOT_UTF8, find_binary, list_files
 from ..errors import flatten_settings
 from ..files import configs_folder, load_yaml
@@ -126,7 +126,9 @@ def count_bytes(data: Namespace) -> int:
             files = [path] if path.is_file() else []
             if path.is_dir():
                 files = filter(Path.is_file, list_files(path, data_dir).values())
-                files = [file for file in files if find_unpacker(file) or find_binary(file) in read]
+                files = [
+                    file for file in files if file.suffix in UNPACKERS or find_binary(file) in read
+                ]
             n_byte += sum(file.stat().st_size for file in files)
     return n_byte
 

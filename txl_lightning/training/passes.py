@@ -5,20 +5,19 @@ limit_train_batches, overfit_batches or fast_dev_run has an epoch a number of se
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from argparse import Namespace  # jsonargparse's is one; training in Python needs no jsonargparse
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-from ..checkpoints.saving import KEY
-from ..command_line import take_option
 from ..data.stream import TrainingLoader
 from ..errors import invalid, require
+from ..runs.folder import KEY
+from .loops import end_without_epochs, need_no_epoch, set_last_step
 
-LIMITS = ("max_steps", "max_epochs")
 BY_EPOCH = {
     "min_epochs": "null; trainer.min_steps counts steps",
     "check_val_every_n_epoch": "null; trainer.val_check_interval counts segments",
@@ -54,7 +53,7 @@ class PassLimit:
             # Lightning takes a step at the end of an epoch.
             n_batch = self.trainer.limit_train_batches
             self.n_step = self.n_pass * math.ceil(n_batch / self.accumulation)
-        self.trainer.fit_loop.epoch_loop.max_steps = self.last_step
+        set_last_step(self.trainer, self.last_step)
 
     @property
     def accumulation(self) -> int:
@@ -105,19 +104,16 @@ def has_epochs(trainer: Trainer | Namespace) -> bool:
 
 def limit_passes(trainer: Trainer, make_loader: Callable[[], Any]) -> PassLimit | None:
     """Replace the Trainer's epochs by the steps of as many passes; None if it has no limit."""
-    loop = trainer.fit_loop
-    n_pass, limit = loop.max_epochs, None
+    n_pass, limit = trainer.max_epochs, None
     if not has_epochs(trainer):
-        if trainer.min_steps is not None and loop.min_epochs == 1:
-            # Lightning's addition to min_steps: the only epoch never ends, and no run would stop.
-            loop.min_epochs = 0
+        need_no_epoch(trainer)
         refuse_epochs(trainer, default_every=1)
     is_limited = n_pass >= 0 and trainer.limit_train_batches != 0
     if is_limited and isinstance(loader := make_loader(), TrainingLoader):
-        limit = PassLimit(trainer, loader, n_pass, loop.epoch_loop.max_steps)
+        limit = PassLimit(trainer, loader, n_pass, trainer.max_steps)
         limit.set_steps(0, loader.count_segments(n_pass))
         if not has_epochs(trainer):
-            loop.max_epochs = -1
+            end_without_epochs(trainer)
     check_least_steps(trainer.min_steps, trainer.max_steps)
     return limit
 
@@ -127,26 +123,6 @@ def count_steps(trainer: Trainer) -> int:
     if trainer.max_steps >= 0 or trainer.max_epochs == -1:
         return int(trainer.max_steps)
     return int(trainer.estimated_stepping_batches)
-
-
-def let_passes_decide(words: list[str], configs: Iterable[Any]) -> list[str]:
-    """Return words of a command line in which max_epochs, if given later than max_steps, replaces
-    it: in a config after another one, or after all configs. -1 asks for no passes."""
-    places = [get_trainer_settings(config) for config in configs]
-    options = {name: take_option(words, f"--trainer.{name}")[0] for name in LIMITS}
-    places.append({name: options[name][-1] for name in LIMITS if options[name]})
-    for given in reversed(places):
-        if "max_steps" in given:
-            return words
-        if "max_epochs" in given:
-            has_passes = str(given["max_epochs"]) != "-1"
-            return [*words, "--trainer.max_steps=-1"] if has_passes else words
-    return words
-
-
-def get_trainer_settings(config: Any) -> dict[str, Any]:
-    trainer = config.get("trainer") if isinstance(config, dict) else None
-    return trainer if isinstance(trainer, dict) else {}
 
 
 def check_least_steps(least: int | None, steps: int) -> None:
@@ -188,6 +164,6 @@ def goes_by_epochs(name: str, value: Any) -> bool:
 def list_callbacks(callbacks: Any) -> Iterator[dict[str, Any]]:
     """Yield the arguments of each callback."""
     for each in callbacks if isinstance(callbacks, list) else [callbacks]:
-        arguments = each.get("init_args") if isinstance(each, Namespace) else None
+        arguments = getattr(each, "init_args", None)
         if isinstance(arguments, Namespace):
             yield vars(arguments)

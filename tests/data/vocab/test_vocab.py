@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from txl_lightning.data.vocab import BUILT_IN, SubwordOptions, build_vocabulary, load_vocabulary
-from txl_lightning.data.vocab.base import Bytes, Characters, decode_utf8, split_between_words
+from txl_lightning.data.vocab.base import Bytes, Characters, split_between_words
 from txl_lightning.data.vocab.subwords import Subwords, split_by_length, train_subwords
 from txl_lightning.data.vocab.words import WordOptions, Words
 from txl_lightning.errors import DataError
@@ -134,13 +134,17 @@ def test_alphabet_has_the_characters_of_all_documents_in_order_and_no_other(docu
             Characters(alphabet)
 
 
-@pytest.mark.parametrize("size", [1, 3, 1 << 20])
 @pytest.mark.parametrize(
-    ("text", "offset"), [(b"ab\xffcd", 2), (b"\xc3\xa9\xc3(", 2), (b"abc\xe2\x9c", 3)]
+    ("text", "offset", "size"),
+    [
+        (b"ab\xffcd", 2, 1 << 20),
+        (b"\xc3\xa9\xc3(", 2, 1 << 20),
+        *((b"abc\xe2\x9c", 3, size) for size in (1, 3, 1 << 20)),
+    ],
 )
 def test_bytes_that_are_not_utf8_are_refused_with_file_and_offset(document, text, offset, size):
-    with pytest.raises(DataError, match=rf"a\.txt: byte {100 + offset} is not UTF-8 text; use"):
-        list(decode_utf8(document(text, size, start=100)))
+    with pytest.raises(DataError, match=rf"a\.txt: byte {100 + offset} is not UTF-8 text; if"):
+        list(document(text, size, start=100).texts())
 
 
 @given(text=SPACED, size=st.integers(1, 9))
@@ -169,8 +173,8 @@ def test_piece_ends_at_a_space_or_line_end_or_where_it_is_too_long(texts, longes
 
 def test_document_is_never_in_memory_as_a_whole(document):
     n_read = []
-    watched = replace(document("ab " * 30, 3), on_read=n_read.append)
-    next(split_between_words(decode_utf8(watched)))
+    watched = (n_read.append(text) or text for text in document("ab " * 30, 3).texts())
+    next(split_between_words(watched))
     assert len(n_read) <= 2
 
 

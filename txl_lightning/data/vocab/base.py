@@ -1,4 +1,4 @@
-"""The interface of all vocabularies, its two simplest ones, and UTF-8 decoding of documents."""
+"""The interface of all vocabularies, and its simplest ones."""
 
 import codecs
 import hashlib
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -88,7 +87,9 @@ class Bytes(Vocabulary):
     n_token = 256
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
-        return (np.frombuffer(chunk, dtype=np.uint8) for chunk in document.chunks())
+        is_text = document.is_text
+        chunks = (text.encode() for text in document.texts()) if is_text else document.chunks()
+        return (np.frombuffer(chunk, dtype=np.uint8) for chunk in chunks)
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         return np.frombuffer(encode_utf8(text, where), dtype=np.uint8)
@@ -119,8 +120,9 @@ class Characters(Vocabulary):
     @staticmethod
     def from_documents(documents: Iterable[FileSlice]) -> "Characters":
         alphabet: set[str] = set()
-        for text in chain.from_iterable(map(decode_utf8, documents)):
-            alphabet.update(text)
+        for document in documents:
+            for text in document.texts():
+                alphabet.update(text)
         return Characters("".join(sorted(alphabet)))
 
     @property
@@ -128,7 +130,7 @@ class Characters(Vocabulary):
         return len(self.alphabet)
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
-        return (self.encode_text(text, str(document.path)) for text in decode_utf8(document))
+        return (self.encode_text(text, str(document.path)) for text in document.texts())
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         alphabet, points = _code_points(self.alphabet), _code_points(text)
@@ -182,7 +184,7 @@ def decode_whole(document: FileSlice) -> str:
     with suppress(UnicodeDecodeError):
         return (document.text or b"".join(document.chunks())).decode()
     # Slower, but the error says where.
-    return "".join(decode_utf8(document))
+    return "".join(document.texts())
 
 
 def _code_points(text: str) -> np.ndarray:
@@ -196,23 +198,6 @@ def encode_utf8(text: str, where: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise invalid_text(where, error) from error
-
-
-def decode_utf8(document: FileSlice) -> Iterator[str]:
-    """Yield a document's text in pieces; DataError if it is not UTF-8."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    offset = document.start
-    for chunk in chain(document.chunks(), [b""]):
-        try:
-            if text := decoder.decode(chunk, final=not chunk):
-                yield text
-        except UnicodeDecodeError as error:
-            # The decoder keeps the first bytes of a character that spans two chunks.
-            n_kept = len(error.object) - len(chunk)
-            where = f"byte {offset - n_kept + error.start}"
-            message = f"{document.path}: {where} is not UTF-8 text; use data.vocab bytes"
-            raise DataError(message) from error
-        offset += len(chunk)
 
 
 def split_between_words(texts: Iterable[str], longest: float = math.inf) -> Iterator[str]:

@@ -21,7 +21,6 @@ from ..documents import FileSlice
 from .base import (
     Piece,
     Vocabulary,
-    decode_utf8,
     decode_whole,
     encode_utf8,
     join_documents,
@@ -91,7 +90,7 @@ class Subwords(Vocabulary):
         return model.get("unk_id") if symbol is None else self._tokenizer.token_to_id(symbol)
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
-        texts = split_between_words(split_by_length(decode_utf8(document), PIECE), LONGEST)
+        texts = split_between_words(split_by_length(document.texts(), PIECE), LONGEST)
         while batch := list(islice(texts, AT_ONCE)):
             yield from self._encode_batch(batch, str(document.path))
 
@@ -245,7 +244,7 @@ def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
     total = sum(document.n_byte for document in documents)
     n_read = n_taken = 0
     for document in documents:
-        for piece in split_between_words(split_by_length(decode_utf8(document), SAMPLE), SAMPLE):
+        for piece in split_between_words(split_by_length(document.texts(), SAMPLE), SAMPLE):
             size = len(piece.encode())
             n_read += size
             if (n_taken + size) * total <= n_byte * n_read:

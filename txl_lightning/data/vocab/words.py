@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import DataError, convert_fields, require, require_at_least
 from ..documents import FileSlice
-from .base import Piece, Vocabulary, decode_utf8, decode_whole, join_documents, split_between_words
+from .base import Piece, Vocabulary, decode_whole, join_documents, split_between_words
 
 UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of these in the vocabulary
 
@@ -198,7 +198,7 @@ class Words(Vocabulary):
 def _split_pieces(document: FileSlice, options: WordOptions) -> Iterator[str]:
     # It has \n for every line end, as Python reads text files.
     decoder = io.IncrementalNewlineDecoder(None, translate=True)
-    texts = chain(decode_utf8(document), [""])
+    texts = chain(document.texts(), [""])
     # Split between words: lower-casing may depend on the whole word.
     pieces = split_between_words(decoder.decode(text, final=not text) for text in texts)
     return (piece.lower() for piece in pieces) if options.lower_case else pieces

@@ -14,14 +14,14 @@ from torch import Tensor
 from . import matmul, per_head, reference, sdpa
 
 REASONS = {
-    "sdpa": "expected to be the fastest on GPUs; torch.compile fuses its elementwise operations",
+    "sdpa": "as fast as others on a GPU, or faster; torch.compile fuses its elementwise operations",
     "per_head": "the fastest on a CPU; torch.compile cannot trace it",
 }
-"""Reasons for the choices below: of a CPU, measured in experiments/README.md; of GPUs, not."""
+"""Reasons for the choices below, measured in experiments/README.md and experiments/gpu."""
 
 
 def choose_kernel(device: torch.device, is_compiled: bool = False) -> str:
-    """Return the fastest kernel; on a GPU, where none was measured, the one expected to be."""
+    """Return the fastest kernel; on devices other than a CPU and an H200, none was measured."""
     return "sdpa" if device.type != "cpu" or is_compiled else "per_head"
 
 
@@ -31,23 +31,10 @@ def attend(q_BLHK: Tensor, *others: Any) -> Tensor:
     return KERNELS[kernel](q_BLHK, *others)
 
 
-def attend_with_triton(q_BLHK: Tensor, *others: Any) -> Tensor:
-    """Compute attention with Triton on CUDA; elsewhere and in float64 with sdpa, its equivalent."""
-    # Triton's products accumulate in float32.
-    if not q_BLHK.is_cuda or q_BLHK.dtype == torch.float64:
-        return sdpa.attend(q_BLHK, *others)
-    # At the first use, because importing Triton takes seconds.
-    from . import tiled
-
-    return tiled.attend(q_BLHK, *others)
-
-
 KERNELS = {
     "auto": attend,
     "reference": reference.attend,
     "per_head": per_head.attend,
     "matmul": matmul.attend,
     "sdpa": sdpa.attend,
-    "triton": attend_with_triton,
 }
-CUDA_KERNELS = ("triton",)  # untested: no GPU has run them, so they are used only on request
