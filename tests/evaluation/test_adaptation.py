@@ -117,6 +117,17 @@ def test_later_text_never_changes_an_earlier_number(net, use, ids, place, length
 
 
 @EACH
+@pytest.mark.parametrize("place", [3, 20, 24, 25])
+def test_probabilities_of_all_targets_sum_to_one(net, use, place):
+    ids, total = torch.randint(11, (26,)), 0.0
+    for target in range(11):
+        # A target that is known before its score would have too much.
+        nats_N = nats_by_position(net, [*ids[:place], target, *ids[place + 1 :]], use)
+        total += math.exp(-nats_N[place])
+    assert total == pytest.approx(1, abs=1e-9)
+
+
+@EACH
 @pytest.mark.parametrize("lengths", [{}, {"ext_len": 3}, {"tgt_len": 1}, {"tgt_len": 40}], ids=str)
 def test_a_document_is_scored_as_if_nothing_were_before_it(net, use, lengths):
     ids, starts = torch.randint(11, (60,)), (0, 9, 10, 23, 41, 58)
