@@ -11,12 +11,17 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
-LOGBOOK = "experiments/README.md"
+LOGBOOKS = ("experiments/README.md", "docs/engineering-log.md")
 BENCH = "speed/results/2026-11-24-bench.json"
 INTEL = "speed/results/2026-11-22-bench.json"
 OTHER = "speed/results/2026-11-25-bench.json"  # on another AMD EPYC
 FOLDERS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
-PAGES = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *FOLDERS)]
+# The walk and the page of names have tests of their own; design.md has reasons, no results.
+OTHERS = {"walkthrough.md", "api.md", "design.md", "engineering-log.md"}
+DOCS = [path for path in sorted((REPOSITORY / "docs").glob("*.md")) if path.name not in OTHERS]
+PAGES = [
+    path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *FOLDERS, *DOCS)
+]
 TRAINING = ("train-512", "train-256", "train-words", "train-quickstart")
 EVALUATION = ("eval-80-2100", "eval-128-1600", "eval-64-640")
 
@@ -87,8 +92,38 @@ def quickstart() -> list[str]:
 
 def logbook(text: str, phrase: str) -> str:
     """Return the phrase, of a measurement that the logbook has in other words."""
-    assert text in " ".join((REPOSITORY / LOGBOOK).read_text().split()), text
+    pages = [REPOSITORY / name for name in LOGBOOKS if (REPOSITORY / name).exists()]
+    assert any(text in " ".join(page.read_text().split()) for page in pages), text
     return phrase
+
+
+def quickstart_mean(kind: str, way: str) -> float:
+    """Return the mean bits per byte of the quick start's networks of a kind, read in a way."""
+    found = [each for each in records("quickstart").values() if each["kind"] == kind]
+    return fmean(each["bits_per_byte"][way] for each in found)
+
+
+def memory_gains() -> tuple[float, float]:
+    """Return what twice the memory gains, and what memory gains over training without it."""
+    trained = quickstart_mean("memory", "mem_len 128")
+    twice = trained - quickstart_mean("memory", "mem_len 256")
+    return twice, quickstart_mean("alone", "mem_len 0") - trained
+
+
+# Rows of questions.md, with the row of the logbook from which they are.
+ROWS = {
+    "176 + 16 | 1.773 | 1,084 |": "| 176 | 16 | 48 | 1.773 | 1,084 |",
+    "128 + 64 | 1.917 | 498 |": "| 128 | 64 | 12 | 1.917 | 498 |",
+    "64 + 128 | 2.002 | 460 |": "| 64 | 128 | 6 | 2.002 | 460 |",
+    "0 + 192 | 2.100 | 406 |": "| 0 | 192 | 4 | 2.100 | 406 |",
+    "0.1 MB | 2.223 |": "| 0.1 MB, 1,024, restarted | 2 | 986 | 2.223 |",
+    "2.279 (74 passes, too many)": "| 0.1 MB, 1,024, restarted | 5 | 2,466 | 2.279 |",
+    "1.1 MB | | 2.238 |": "| 1.1 MB, 2,048, restarted | 5 | 2,385 | 2.238 |",
+    "2.235 |": "| 1.1 MB, 2,048, width 192, restarted | 30 | 9,159 | 2.235 |",
+    "70 MB | 1.879 |": "| 70 MB, 4,096, restarted | 2 | 1,151 | 1.879 |",
+    "1.792 |": "| 70 MB, 4,096, restarted | 5 | 2,879 | 1.792 |",
+    "1.695 |": "| 70 MB, 4,096, width 192, restarted | 30 | 10,760 | 1.695 |",
+}
 
 
 # The logbook's words for what the quickstart printed.
@@ -122,6 +157,11 @@ def list_bound_phrases() -> dict[str, list[str]]:
             *quickstart(),
             *(logbook(QUICKSTART, phrase) for phrase in printed),
         ],
+        "docs/questions.md": [
+            *(logbook(text, phrase) for phrase, text in ROWS.items()),
+            f"network gained {memory_gains()[0]:.3f} bits per byte",
+            f"the difference is {memory_gains()[1]:.3f} bits per byte",
+        ],
         "txl_lightning/data/README.md": [
             logbook("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
             logbook("33.6 s, 189 MB", "in less than 300 MB of memory"),
@@ -148,13 +188,18 @@ DEFINED = [
     r"\(?exit( code)? \d\)?", r"\| \d{1,3} (?=\|)", r"(within|to) 1e-5", r"a 95 % interval",
     r"\d+ (published runs|faults)", r"(blocks of 1|parts of 64) MiB", r"the largest id \+ 1",
     r"64 MiB and more than 200 times", r"(of|From) 50 kB (or more|of text)", r"mem_len \d+",
-    r"reaches 1 with", r"over 16 segments", r"network in 40 lines",
+    r"reaches 1 with", r"over 16 segments", r"(in|network of) 40 lines",
+    r"(is|;) 0(?=[,: ])", r"Section \d\.\d", r"\| [34]\.\d(?=,| \|)",
     # Settings and examples.
     r"windows of 2,048 tokens", r"split 90/5/5", r"first [\d,]+ (bytes|tokens)", r"sample [12] ",
     r"10 million times", r"at 24 letters", r"segments of 128", r"from the 512 before it",
     r"about 5\.0 minutes", r"nine minutes", r"every \d+ steps",
     r"12,300 tokens/s here: about 1,440 steps",
     r"in 5\.0 minutes", r"begins at step 0",
+    r"after 2,000 steps", r"schedule for 20,000 steps", r"Begin with 64 and 128", r"= 192",
+    r"on bytes, 2,000 steps", r"text of 10 kB, 1 MB, 1 GB", r"\| (10 k|100 k|1 M|1 G)B (?=\|)",
+    r"\| 10 MB to 100 MB", r"\| text \| 2 minutes \| 5 minutes \| 30 minutes", r"version 5",
+    r"Is 1\.9 bits per byte good", r"temperature of 0\.8",
     r"UTF-\d+", r"Latin-1", r"200 kB of text",
     r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05,", r"in place of 2,000 steps",
     r"in every 512 tokens", r"at 80/2100 \(12 layers of 512\)", r"3,583,872 tokens",

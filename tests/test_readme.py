@@ -12,7 +12,7 @@ from txl_lightning import command_line, imports
 from txl_lightning.training import options
 
 REPOSITORY = Path(__file__).parents[1]
-FOLDERS = ("configs", "experiments", "tests", "txl_lightning")
+FOLDERS = ("configs", "docs", "experiments", "tests", "txl_lightning")
 PATHS = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")]
 PATHS += [path for folder in FOLDERS for path in sorted((REPOSITORY / folder).rglob("*.md"))]
 PAGES = {path.relative_to(REPOSITORY).as_posix(): path.read_text() for path in PATHS}
@@ -97,7 +97,8 @@ def test_a_make_target_of_a_page_exists(target):
 @pytest.mark.parametrize("page", PAGES)
 def test_the_paths_and_links_of_a_page_exist(page):
     named = set(re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`", PAGES[page])) - OTHERS
-    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", PAGES[page])
+    prose = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", prose)
     paths = [REPOSITORY / path for path in named]
     paths += [(REPOSITORY / page).parent / link for link in links]
     assert [path for path in paths if not path.exists()] == []
