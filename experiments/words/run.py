@@ -56,7 +56,8 @@ def main() -> None:
         common.measure_once(args, f"pace {setup}", time_steps, optimizers)
         for optimizer in optimizers:
             common.measure_once(args, f"rate {net} {optimizer}", choose_rate, kind, optimizer)
-        for each in args.minutes if setup == "tuned" else [SHORT]:
+        minutes = args.minutes[: 1 if args.fast else None]
+        for each in minutes if setup == "tuned" else [SHORT]:
             measure_seeds(args, kind, each)
 
 
