@@ -10,7 +10,7 @@ BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.j
 
 EXPERIMENTS := fragmentation quickstart tiny_shakespeare depth how_far_back the_paper attention_length copying other_networks words novels original
 
-.PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint format clean
+.PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint docs format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -80,6 +80,9 @@ $(PEERS)/ready: experiments/speed/requirements.txt experiments/speed/requirement
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+docs: $(READY)  ## write the parts of docs/ that come from the package
+	$(BIN)/python docs/make_walkthrough.py
 
 format: $(READY)  ## put style right
 	$(BIN)/ruff check --fix .

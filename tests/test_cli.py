@@ -405,7 +405,7 @@ def test_url_as_a_folder_of_a_run_is_refused_with_what_to_use(refused, small, ke
         *(f"{name} {URL}" for name in ("recl", "runs", "compare")),
         f"convert {URL} --out=x",
         *(f"evaluate RUN --{option}={URL}" for option in ("out", "per_token")),
-        *(f"generate RUN --{option}={URL}" for option in ("state_file", "out_ids")),
+        f"generate RUN --out_ids={URL}",
         *(f"{name} RUN --out={URL}" for name in ("convert", "compare", "export")),
         f"recl RUN --max_context=8 --step=4 --out={URL}",
         f"predict RUN --trainer.default_root_dir={URL}",

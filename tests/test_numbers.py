@@ -140,6 +140,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
 # Numbers that nobody measured: names, versions, limits in the code, settings, exit codes, examples.
 DEFINED = [
     # Names, versions and kinds of numbers.
+    r"NVIDIA H200",
     r"et al\. \d{4}", r"Lightning 2", r"Python 3\.\d+(\.4)?( to 3\.14)?", r"paper's Table 9",
     r"(torch|and|\() ?2\.\d+\.\d:?", r"transformers [45](\.57)?", r"original's type 1",
     r"b?float\d\d|sha256|u?int\d\d|\bS3\b|SIGUSR1|FSDP2|sm_80|sm_90",

@@ -70,9 +70,9 @@ def test_a_name_of_a_file_stays_as_it_is_given(parse_words, parse_fit, text):
 
 
 def test_a_text_in_a_config_is_read_as_yaml_once(parse_fit, tmp_path):
-    (tmp_path / "a.yaml").write_text("data: {path: '# notes'}\nwandb: {registry: null}\n")
+    (tmp_path / "a.yaml").write_text("data: {path: '# notes'}\nplan: {minutes: null}\n")
     settings = parse_fit(f"--config={tmp_path}/a.yaml")
-    assert (settings.data.path, settings.wandb.registry) == ("# notes", None)
+    assert (settings.data.path, settings.plan.minutes) == ("# notes", None)
 
 
 def test_null_leaves_an_option_out_but_is_a_word_of_a_prompt(parse_words, parse_fit):
@@ -121,8 +121,8 @@ def test_the_home_folder_is_expanded_in_every_path(parse_words, parse_fit, tmp_p
     settings = parse_words("evaluate", "~/run", *(f"--{name}=~/a" for name in paths))
     assert settings["ckpt_path"] == f"{HOME}/run"
     assert {settings[name] for name in paths} == {f"{HOME}/a"}
-    settings = parse_words("generate", "RUN", "~/a", "--state_file=~/a", "--out_ids=~/a")
-    assert (settings["prompt"], settings["state_file"]) == ("~/a", HOME / "a")
+    settings = parse_words("generate", "RUN", "~/a", "--out_ids=~/a.npy")
+    assert (settings["prompt"], settings["out_ids"]) == ("~/a", HOME / "a.npy")
     assert parse_words("prepare", "~/a")["name"] == f"{HOME}/a"
     callback = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=~/a"]
     root = "trainer: {default_root_dir: ~/a}\ndata: {path: [~/a, ~/b, ~/c]}\nckpt_path: ~/a\n"

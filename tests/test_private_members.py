@@ -13,7 +13,6 @@ import jsonargparse
 import optuna
 import pytest
 import torch
-import wandb
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
@@ -23,7 +22,9 @@ PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 PRIVATE = re.compile(r"_[a-zA-Z]")
 # Documented, of named tuples and of os.
 DOCUMENTED = {"_asdict", "_exit", "_replace"}
-CHECKPOINTING = "training/callbacks/checkpointing"
+LOOPS = "training/loops"
+# Attributes of a Trainer that only its loops should change.
+WRITTEN = re.compile(r"_loop\.|^loop\.|trainer\.(val_check_batch|validating|training|testing)$")
 # By where the library keeps them, each with the files of the package that use it.
 MEMBERS = {
     "option._typehint": "command_line option_values",
@@ -35,19 +36,18 @@ MEMBERS = {
     "jsonargparse._loaders_dumpers.yaml_default_loader": "__main__ command_line",
     "jsonargparse._typehints.ActionTypeHint": "option_values",
     "jsonargparse._util.NestedArg": "option_values",
-    "trainer._checkpoint_connector.dump_checkpoint": CHECKPOINTING,
-    "trainer._logger_connector.update_train_step_metrics": "training/callbacks/training_state",
-    "trainer._signal_connector.register_signal_handlers": CHECKPOINTING,
-    "trainer.fit_loop._data_fetcher": CHECKPOINTING,
-    "trainer.fit_loop.epoch_loop._batches_that_stepped": "training/callbacks/training_state",
-    "trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor": CHECKPOINTING,
-    "trainer.fit_loop.epoch_loop._should_check_val_fx": CHECKPOINTING,
+    "trainer._checkpoint_connector.dump_checkpoint": LOOPS,
+    "trainer._logger_connector.update_train_step_metrics": LOOPS,
+    "trainer._signal_connector.register_signal_handlers": LOOPS,
+    "trainer.fit_loop._data_fetcher": LOOPS,
+    "trainer.fit_loop.epoch_loop._batches_that_stepped": LOOPS,
+    "trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor": LOOPS,
+    "trainer.fit_loop.epoch_loop._should_check_val_fx": LOOPS,
     "csv_logger._experiment": "runs/logger",
     "csv_logger._get_next_version": "runs/logger",
     "csv_writer._check_log_dir_exists": "runs/logger",
     "csv_writer._rewrite_with_new_header": "runs/logger",
     "wandb_logger._wandb_init": "training/callbacks/wandb",
-    "wandb_run._log_artifact": "training/callbacks/wandb",
     "strategy._data_parallel_size": "training/fsdp",
     "study._storage": "sweeps/trials",
     "trial._trial_id": "sweeps/trials",
@@ -57,10 +57,10 @@ MEMBERS = {
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",
-    "torch._foreach_copy_": "model/precision",
+    "torch._foreach_copy_": "model/adaptation model/precision",
     "torch._foreach_div": "training/lamb",
     "torch._foreach_lerp": "training/muon",
-    "torch._foreach_lerp_": "training/lamb training/muon",
+    "torch._foreach_lerp_": "model/adaptation training/lamb training/muon",
     "torch._foreach_mul_": "training/lamb training/muon",
     "torch._foreach_norm": "training/lamb",
     "torch._foreach_sqrt": "training/lamb",
@@ -86,7 +86,6 @@ def libraries():
         csv_logger=CSVLogger("runs"),
         csv_writer=ExperimentWriter,
         wandb_logger=WandbLogger(),
-        wandb_run=wandb.Run,
         strategy=ModelParallelStrategy(),
         study=study,
         trial=study.trials[0],
@@ -195,6 +194,26 @@ def test_the_table_lists_exactly_the_private_members_that_the_package_uses():
     }
     assert used - listed == set(), "add them to MEMBERS, with a comment why where they are used"
     assert listed - used == set(), "no longer used: remove them from MEMBERS"
+
+
+def find_writes(tree):
+    """Yield assignments to attributes of Lightning's loops, by what code calls these."""
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in (each for top in targets if top for each in ast.walk(top)):
+            if isinstance(target, ast.Attribute) and WRITTEN.search(ast.unparse(target)):
+                yield ast.unparse(target)
+
+
+def test_only_one_file_writes_into_lightnings_loops():
+    tree = ast.parse(
+        "trainer.fit_loop.max_epochs, own.step = -1, 2\nself.trainer.validating = True"
+    )
+    assert [*find_writes(tree)] == ["trainer.fit_loop.max_epochs", "self.trainer.validating"]
+    writers = [
+        path for path in PACKAGE.rglob("*.py") if [*find_writes(ast.parse(path.read_text()))]
+    ]
+    assert writers == [PACKAGE / f"{LOOPS}.py"]
 
 
 @pytest.mark.parametrize(

@@ -80,19 +80,6 @@ def test_an_echo_leaves_out_only_what_is_printed_with_the_next_token(given, deco
     assert echo_prompt(given, decoded) == expected
 
 
-def test_a_continued_text_has_the_space_that_decoding_puts_between_words():
-    assert echo_prompt("zed  b", " <unk> b", n_before=3) == " zed  b"
-    assert echo_prompt("zed", "\nzed", n_before=3) == "\nzed"
-    # All white space: the next word brings its own.
-    assert echo_prompt(" ", "", n_before=3) == ""
-
-
-def test_a_prompt_in_a_state_file_is_warned_of_too(txl, words_run):
-    words = ("generate", words_run, "--state_file=a.state", "--max_new_tokens=1")
-    assert "does not know" not in txl(*words, "--prompt=one")[1].err
-    assert "does not know" in txl(*words, "--prompt=eins")[1].err
-
-
 def test_the_share_of_unknown_words_is_that_of_the_ids_that_are_read(words_run, capsys):
     Path("late.txt").write_text("one two\n" * 5 + "eins\n" * 5)
     vocab = Words.from_list(["<unk>", "one", "two"], WordOptions())

@@ -21,7 +21,6 @@ HOMES = {
     "Stream": "data.stream",
     "TransformerXL": "model",
     "TransformerXLConfig": "model",
-    "beam_search": "generation",
     "generate": "generation",
     "load": "checkpoints",
     "score": "generation",

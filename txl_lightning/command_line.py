@@ -65,7 +65,7 @@ COMMANDS = {
         "continue a prompt",
         "RUN 'Once upon' --top_p 0.9",
         "ckpt_path [prompt]",
-        "mem_len, num_samples, num_beams, or the length of the prompt",
+        "mem_len, num_samples, or the length of the prompt",
     ),
     "score": Command(
         "choose among candidates, with the memory of what came before",

@@ -21,7 +21,7 @@ NestedArg = jsonargparse._util.NestedArg
 PATHS = {
     *("args", "candidates", "ckpt_path", "config", "data_dir", "default_root_dir", "dir"),
     *("dirpath", "ids", "mirror", "out", "out_ids", "path", "per_token", "prompt_file"),
-    *("prompt_ids", "prompts", "root_dir", "save_dir", "state_file", "store", "vocab"),
+    *("prompt_ids", "prompts", "root_dir", "save_dir", "store", "vocab"),
 }
 """Last parts of the names of options for a path; positional arguments are paths too."""
 ALWAYS_TEXT = {"context", "prompt"}

@@ -56,7 +56,7 @@ FIRST = {
     "kernel sdpa": Part("parts.compare_kernels", 40, "sdpa"),
     "speed": Part("speed.measure_speed", 120),
     "profile": Part("profiling.profile_steps", 60),
-    "trainer": Part("trainer.train_in_each_way", 120),
+    "trainer": Part("trainer.train_in_each_way", 160),
     "peers": Part("speed.measure_peers", 40),
 }
 # What may be better, and what must stay right. Each kernel has a process of its own, because after

@@ -11,7 +11,7 @@ from txl_lightning.convert import detect
 
 COMMANDS = {
     "evaluate": ["evaluate", "{}", "--max_tokens=99"],
-    "generate": ["generate", "{}", "--max_new_tokens=1", "--state_file=a.state"],
+    "generate": ["generate", "{}", "--max_new_tokens=1"],
     "inspect": ["inspect", "{}", "--batch_size=2", "--out=inspected"],
     "recl": ["recl", "{}", "--step=5", "--max_context=10", "--positions=20", "--out=recl"],
     "convert": ["convert", "{}", "--out=converted"],

@@ -6,7 +6,6 @@ import re
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -79,9 +78,9 @@ def assert_equal(actual, expected) -> None:
     torch.testing.assert_close(torch.as_tensor(actual), expected, rtol=0, atol=1e-5)
 
 
-def run_onnx(folder, name, segments, start):
+def run_onnx(folder, segments, start):
     onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(folder / name)
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
     state, logits = [start.h_NBMD.numpy(), start.filled_B.numpy()], []
     for tokens_BL in segments:
         names = ("tokens", "memory", "filled")
@@ -97,7 +96,7 @@ def test_onnx_runtime_equals_the_reference_over_20_segments(export, changes):
     net, folder = export("onnx", **changes)
     for n_row in (1, 3):
         segments, start, expected, memory = read_segments(net, n_row)
-        logits, state = run_onnx(folder, "model.onnx", segments, start)
+        logits, state = run_onnx(folder, segments, start)
         for pair in zip(logits, expected, strict=True):
             assert_equal(*pair)
         assert_equal(state[0], memory.h_NBMD)
@@ -142,38 +141,12 @@ def test_the_code_of_the_card_runs_in_a_process_without_the_package(export, proc
     assert_equal(json.loads(done.stdout), expected.detach())
 
 
-@pytest.mark.slow
-def test_int8_weights_are_smaller_and_their_cost_in_nats_is_measured(export, tmp_path):
-    text = np.random.default_rng(0).integers(97, 123, 700).astype(np.uint8)
-    (tmp_path / "text.txt").write_bytes(text.tobytes())
-    options = ("--quantize=int8", f"--path={tmp_path / 'text.txt'}", "--max_tokens=300")
-    net, folder = export("onnx", *options, d_model=64)
-    net.requires_grad_(False)
-    sizes = [(folder / name).stat().st_size for name in ("model.int8.onnx", "model.onnx")]
-    assert sizes[0] < 0.5 * sizes[1]
-    card = (folder / "README.md").read_text()
-    [(narrow, whole)] = re.findall(r"([\d.]+) nats per token, ([\d.]+) without, on 300", card)
-    segments = torch.from_numpy(text[:301]).long()[None]
-    nats, memory = [], None
-    for start in range(0, 300, 128):
-        tokens_BL = segments[:, start : start + 129]
-        nats_BL, memory = net.loss(tokens_BL[:, :-1], tokens_BL[:, 1:], memory)
-        nats.append(nats_BL)
-    assert float(whole) == pytest.approx(float(torch.cat(nats, 1).mean()), abs=1e-4)
-    logits, _ = run_onnx(folder, "model.int8.onnx", [segments[:, :9]], net.empty_memory(1))
-    expected, _ = net(segments[:, :9])
-    assert 0 < np.abs(logits[0] - expected.numpy()).max() < 1
-    assert float(narrow) == pytest.approx(float(whole), abs=0.5)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--out=full",), "out: full is not empty; give a new or empty folder"),
         (("--out=new", "--max_batch=0"), "max_batch: invalid 0; expected at least 1"),
         (("--out=new", "--mem_len=0"), "mem_len: invalid 0; expected at least 1"),
-        (("--out=new", "--quantize=int8", "--max_tokens=0"), "max_tokens: invalid 0; expected at"),
-        (("--out=new", "--to=pt2", "--quantize=int8"), "quantize: invalid int8; expected null"),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(refused, run_folder, tmp_path, options, message):

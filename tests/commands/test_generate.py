@@ -1,9 +1,10 @@
-"""generate: the printed text, its timing, and state files."""
+"""generate: the printed text, and when it is printed."""
 
 import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from txl_lightning import __main__ as entry
+from txl_lightning import generation
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.commands.generate import Printer, print_steps
 from txl_lightning.commands.inputs import read_prompt
@@ -54,6 +56,22 @@ def launch(checkpoint, tmp_path, processes):
 
 def number_texts(texts: list[str]) -> str:
     return "".join(f"--- {n} ---\n{text}\n" for n, text in enumerate(texts, 1))
+
+
+def test_a_cache_repeats_what_the_prompt_has(generate, refused, checkpoint):
+    prompt = "qzjxkvbwq" * 30
+    words = ("--prompt", prompt, "--max_new_tokens=60", "--seed=1")
+    static, cached = (
+        generate(*words, *option)[len(prompt) :]
+        for option in ([], ["--cache_len=500", "--cache_weight=0.9"])
+    )
+
+    def count_pairs(text: str) -> int:
+        return sum(pair in prompt for pair in map("".join, pairwise(text)))
+
+    assert count_pairs(cached) > 2 * count_pairs(static)
+    message = "state_file: invalid a; expected null with cache_len, because it keeps no cache"
+    assert refused("generate", checkpoint, "--cache_len=9", "--state_file=a") == (2, message)
 
 
 def test_text_ends_before_a_stop_string_inside_tokens(generate):
@@ -101,48 +119,6 @@ def test_texts_differ_without_a_seed(generate):
     assert generate("--max_new_tokens=40") != first
 
 
-def test_beam_search_prints_the_most_likely_text_found(generate):
-    options = ("--prompt=a", "--max_new_tokens=6")
-    text = generate(*options, "--num_beams=3")
-    assert generate(*options, "--num_beams=3") == text
-    assert text[3] not in generate(*options, "--num_beams=3", f"--stop={text[3]}")[1:]
-    assert generate(*options, "--num_beams=1") == generate(*options, "--temperature=0")
-
-
-def test_a_state_file_continues_a_text_with_or_without_a_prompt(generate):
-    options = ("--seed=3", "--state_file=a.state")
-    whole = generate("--prompt=abc", "--max_new_tokens=50", "--seed=3")
-    text = generate("--prompt=abc", "--max_new_tokens=20", *options).removesuffix("\n")
-    text += generate("--max_new_tokens=30", *options)
-    assert text == whole
-    text = text.removesuffix("\n")
-    further = generate("--prompt=cde", "--max_new_tokens=9", "--temperature=0", *options)
-    # With a memory of eight, both have the same context.
-    expected = generate(f"--prompt={text}cde", "--max_new_tokens=9", "--temperature=0")
-    assert text + further == expected
-
-
-def test_words_of_a_prompt_are_appended_without_a_start_symbol(txl, small, text_file):
-    text_file.write_text("ab cd\n" * 500)
-    assert txl("fit", *small, "--data.vocab=words", "--data.words.line_end=double_eos")[0] == 0
-    options = ("--ckpt_path=runs/version_0/checkpoints/last.ckpt", "--state_file=a.state")
-    for prompt, expected in (("ab cd", "ab cd\n"), ("cd\nab", " cd\nab\n")):
-        _, output = txl("generate", *options, "--max_new_tokens=0", f"--prompt={prompt}")
-        assert output.out == expected
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [["last.ckpt"], pytest.param(["best.ckpt", "--weights=bf16"], marks=pytest.mark.bfloat16)],
-)
-def test_a_state_file_of_other_weights_is_refused(refused, generate, run_folder, changes):
-    generate("--max_new_tokens=3", "--state_file=a.state")
-    name, *options = changes
-    words = ("--state_file=a.state", run_folder / "checkpoints" / name, *options)
-    message = "state_file: a.state: written with another checkpoint or --weights"
-    assert refused("generate", *words) == (3, message)
-
-
 def test_a_prompt_is_read_from_a_file_and_from_the_standard_input_if_asked_for(
     monkeypatch, tmp_path
 ):
@@ -164,7 +140,7 @@ def test_a_prompt_is_read_from_the_pipe_of_a_shell(launch, options):
 
 @pytest.mark.slow
 def test_text_is_printed_while_generated_and_kept_after_ctrl_c(launch):
-    process = launch("--prompt=abc", "--max_new_tokens=1000000", "--state_file=a.state")
+    process = launch("--prompt=abc", "--max_new_tokens=1000000")
     started = b""
     while len(started) < 20:
         started += process.stdout.read(20 - len(started))
@@ -172,9 +148,8 @@ def test_text_is_printed_while_generated_and_kept_after_ctrl_c(launch):
     rest, errors = process.communicate()
     assert (process.returncode, errors, rest[-1:]) == (130, b"", b"\n")
     text = started + rest.removesuffix(b"\n")
-    further, _ = launch("--max_new_tokens=10", "--state_file=a.state").communicate()
-    whole, _ = launch("--prompt=abc", f"--max_new_tokens={len(text) - 3 + 10}").communicate()
-    assert text + further == whole
+    whole, _ = launch("--prompt=abc", f"--max_new_tokens={len(text) - 3}").communicate()
+    assert text + b"\n" == whole
 
 
 @pytest.fixture
@@ -183,8 +158,8 @@ def start(make_net):
     return start_decoding(make_net(n_token=3), [torch.tensor([1])])
 
 
-def test_samples_interrupted_by_a_signal_are_printed(start, capsys):
-    start = start.select_rows(torch.tensor([0, 0]))
+def test_samples_interrupted_by_a_signal_are_printed(make_net, capsys):
+    start = start_decoding(make_net(n_token=3), [torch.tensor([1])] * 2)
 
     def steps():
         yield (state := start.append_tokens(torch.tensor([[0], [2]])))
@@ -193,7 +168,7 @@ def test_samples_interrupted_by_a_signal_are_printed(start, capsys):
         raise SystemExit(143)
 
     with pytest.raises(SystemExit, match="143"):
-        print_steps(Printer(Characters("abc"), start, stop=["cb"]), steps(), None)
+        print_steps(Printer(Characters("abc"), start, stop=["cb"]), steps())
     assert capsys.readouterr().out == "--- 1 ---\nbac\n\n--- 2 ---\nb\n\n"
 
 
@@ -207,7 +182,7 @@ def test_a_token_being_printed_when_a_signal_arrives_is_printed(start, capsys, m
     monkeypatch.setattr(Printer, "print_state", interrupted)
     steps = iter([start.append_tokens(torch.tensor([[token]])) for token in (0, 2)])
     with pytest.raises(SystemExit, match="130"), exit_on_signals():
-        print_steps(Printer(Characters("abc"), start), steps, None)
+        print_steps(Printer(Characters("abc"), start), steps)
     assert capsys.readouterr().out == "ba\n"
 
 
@@ -231,15 +206,17 @@ def test_a_second_signal_is_not_deferred():
     ],
 )
 def test_ext_len_defaults_to_the_training_segment_where_memory_is_not_enough(
-    txl, refused, checkpoint, make_net, net, options, ext_len
+    txl, monkeypatch, checkpoint, make_net, net, options, ext_len
 ):
     if net is not None:
         checkpoint = "folder"
         save_folder(make_net(n_token=3, **net), Path("folder"), Characters("\nab"))
-    command = ["generate", "--ckpt_path", checkpoint, "--state_file=m"]
-    assert txl(*command, "--max_new_tokens=3", *options)[0] == 0
-    _, line = refused(*command, *options, "--ext_len=99")
-    assert line == f"ext_len: invalid 99; expected {ext_len}, as in m"
+    states, decode = [], generation.decode_steps
+    monkeypatch.setattr(
+        generation, "decode_steps", lambda *each: states.append(each[1]) or decode(*each)
+    )
+    assert txl("generate", checkpoint, "--max_new_tokens=3", *options)[0] == 0
+    assert [state.ext_len for state in states] == [ext_len]
 
 
 def test_second_word_is_the_prompt(generate, txl, checkpoint):

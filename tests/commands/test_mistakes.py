@@ -19,7 +19,6 @@ from txl_lightning.data.vocab import Bytes
 HUGE = 10**12
 MISTAKES = [
     ("generate --num_samples=0", 2, "num_samples: invalid 0; expected at least 1"),
-    ("generate --num_samples=2 --num_beams=2", 2, "num_samples: invalid 2; expected 1 with beams"),
     ("generate --prompt=", 2, "prompt: invalid empty prompt"),
     ("generate --prompt=a --prompt_file=b", 2, "prompt: invalid a; expected null with"),
     ("generate --prompts=p --prompt=a", 2, "prompts: invalid p; expected null with prompt, pr"),
@@ -28,8 +27,6 @@ MISTAKES = [
     ("generate --prompt_file=latin.txt", 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
     ("generate --prompt_ids='1 2 999'", 2, "prompt_ids: invalid 999; expected ids from 0 to 255"),
     (f"generate --prompt_ids=1,{HUGE**3}", 2, f"prompt_ids: invalid {HUGE**3}; expected ids from"),
-    ("generate --state_file=latin.txt", 3, "state_file: latin.txt: not written by generate"),
-    ("generate --state_file=none/m", 6, "state_file: none/m: there is no folder none"),
     ("evaluate --protocol=papr", 2, "protocol: invalid papr; expected one of segments, "),
     ("evaluate --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("evaluate --corpus=novels", 2, "corpus: invalid novels; expected one of python_sour"),
@@ -43,7 +40,6 @@ MISTAKES = [
     ("evaluate --out=none/all.jsonl", 6, "out: none/all.jsonl: there is no folder none"),
     ("evaluate --per-token=.", 6, "per_token: invalid ., a folder; expected a file"),
     # Before a text is read, which may take hours.
-    ("evaluate --wandb=true --path=none.txt", 2, "wandb: invalid true; expected a checkpoint of"),
     ("evaluate --document_unit=lines", 2, "document_unit: invalid lines; expected path or"),
     ("evaluate --device=cuda", 2, "device: invalid cuda; expected cpu, because torch fi"),
     ("recl --step=0", 2, "step: invalid 0"),
@@ -102,7 +98,6 @@ def obey_file_modes():
         ("fit --data.path=locked.txt", 3, "locked.txt: cannot be read (Permission denied)"),
         ("fit --config=locked.yaml", 2, "locked.yaml: Permission denied"),
         ("generate --prompt_file=locked.txt", 2, "locked.txt: Permission denied"),
-        ("generate --state_file=locked.txt", 3, "state_file: locked.txt: "),
         ("convert locked.txt --out=o", 4, "locked.txt: cannot be read (Permission denied)"),
         ("convert --out=o --vocab=locked.txt", 3, "vocab: locked.txt: "),
         ("test locked.ckpt", 4, "locked.ckpt: cannot be read (Permission denied)"),
@@ -137,7 +132,7 @@ def test_a_file_that_may_not_be_read_is_no_unwritable_one(txl, checkpoint, words
     ("words", "lower"),
     [
         ("evaluate there --path=letters.txt", "batch_size, tgt_len, mem_len or ext_len"),
-        ("generate there", "mem_len, num_samples, num_beams, or the length of the"),
+        ("generate there", "mem_len, num_samples, or the length of the"),
         (f"generate there --mem_len=5 --num_samples={HUGE}", "mem_len, num_samples"),
         ("recl there --path=letters.txt --reading=trained", "max_context"),
     ],

@@ -9,7 +9,6 @@ from shutil import copytree
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
@@ -20,8 +19,6 @@ from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import format_line, is_out_of_memory
-from txl_lightning.generation import Sampling, decode_steps, start_decoding
-from txl_lightning.generation.state import load_state, save_state
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_metrics
 from txl_lightning.sweeps.search import load_sweep_file, open_study, suggest_parameters
@@ -156,14 +153,6 @@ def make_store(name: str):
     return make
 
 
-def make_state(folder, make_net, **_):
-    net, path = make_net(), folder / "state"
-    start = start_decoding(net, [torch.tensor([1, 2])], ext_len=2)
-    [*_, state] = decode_steps(net, start, 5, Sampling())
-    save_state(path, state, "sha256")
-    return Target(path, lambda: load_state(path, net, "sha256").tokens_BL.tolist(), verified=True)
-
-
 def make_folder(name: str):
     def make(folder, make_net, **_):
         def read():
@@ -237,10 +226,9 @@ READERS = {
     "vocab.json, subwords": make_vocabulary("bpe"),
     "tokenizer.json": make_tokenizer,
     "store, manifest": make_store("manifest.json"),
-    "store, ids": make_store("train/00000.ids"),
-    "store, starts": make_store("train/00000.starts"),
+    "store, ids": make_store("train.ids"),
+    "store, starts": make_store("train.starts"),
     "store, vocabulary": make_store("vocab.json"),
-    "state of a generation": make_state,
     "safetensors": make_folder("model.safetensors"),
     "config.json": make_folder("config.json"),
     "vocab.json of a folder": make_folder("vocab.json"),

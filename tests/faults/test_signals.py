@@ -115,7 +115,7 @@ COMMANDS = {
     "predict": [*TEXT, f"--ckpt_path={CHECKPOINT}"],
     "prepare": ["letters.txt", "--vocab=bpe"],
     "evaluate": [CHECKPOINT, "--path=letters.txt", "--batch_size=1", "--tgt_len=8"],
-    "generate": [f"--ckpt_path={CHECKPOINT}", "--prompt=a", "--state_file=state"],
+    "generate": [f"--ckpt_path={CHECKPOINT}", "--prompt=a", "--out_ids=ids.npy"],
     "convert": [CHECKPOINT],
 }
 AT_ONCE = {

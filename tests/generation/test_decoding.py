@@ -1,16 +1,15 @@
-"""Generation uses all memory; beam search finds the most likely text."""
-
-from itertools import product
+"""Generation uses all memory."""
 
 import pytest
 import torch
 
-from txl_lightning import LanguageModel, TransformerXLConfig, beam_search, generate
+from txl_lightning import LanguageModel, TransformerXLConfig, generate, stream_nats
 from txl_lightning.data.vocab import Characters, WordOptions, Words
-from txl_lightning.generation import Sampling, decode_steps, search_beams, start_decoding
+from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation import state as state_module
 from txl_lightning.generation.state import advance
 from txl_lightning.model import CachedReader
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader
 
 UNEQUAL = [260, 1, 2, 129, 40]
 LENGTHS = [
@@ -134,12 +133,9 @@ def test_equal_seeds_sample_equal_texts_whatever_the_other_prompts(make_net):
     assert not any(ids.is_inference() for ids in together)
 
 
-@pytest.mark.parametrize("function", [generate, beam_search])
-def test_a_continuation_has_the_form_of_its_prompt(make_net, function):
+def test_a_continuation_has_the_form_of_its_prompt(make_net):
     def run(prompt, vocab=LETTERS):
-        # Both take the most likely token.
-        options = {"temperature": 0} if function is generate else {"num_beams": 1}
-        return function(net, prompt, 5, vocab=vocab, **options)
+        return generate(net, prompt, 5, vocab=vocab, temperature=0)
 
     net = make_net()
     ids, expected = PROMPT.tolist(), run(PROMPT)
@@ -148,8 +144,7 @@ def test_a_continuation_has_the_form_of_its_prompt(make_net, function):
     words = Words(tuple(LETTERS.alphabet), WordOptions(line_end="none", unknown="error"))
     spaced = f" {' '.join(LETTERS.alphabet[n] for n in expected)}"
     assert run(words.decode(ids), words) == spaced
-    if function is generate:
-        assert run(["bd", ids]) == [run("bd"), run(ids)]
+    assert run(["bd", ids]) == [run("bd"), run(ids)]
 
 
 def test_a_lightning_module_generates_as_its_network_does():
@@ -186,65 +181,17 @@ def test_an_invalid_argument_or_weight_is_an_error_of_one_line(make_net, changes
         generate(net, **options)
 
 
-@pytest.fixture
-def small(make_net):
-    return make_net(n_token=4, mem_len=9)
-
-
-def every_continuation(net, length: int, end: int | None) -> dict[tuple[int, ...], float]:
-    """Return log-probabilities of all texts that end with their first `end` or at `length`."""
-    logps = {}
-    for n in range(1, length + 1):
-        for ids in product(range(4), repeat=n):
-            if end not in ids[:-1] and (n == length or ids[-1] == end):
-                logp_LV = net(torch.cat([PROMPT, torch.tensor(ids)])[None])[0][0].log_softmax(-1)
-                logps[ids] = sum(logp_LV[3 + at, index].item() for at, index in enumerate(ids))
-    return logps
-
-
-@pytest.mark.parametrize("end", [None, 0])
-def test_enough_beams_equal_exhaustive_search(make_net, end):
-    lengths = set()
-    for seed in range(4):
-        torch.manual_seed(seed)
-        net = make_net(n_token=4, mem_len=9)
-        known = every_continuation(net, 4, end)
-        for power in (0.0, 0.7, 1.0, 2.0):
-            best = max(known, key=lambda ids: known[ids] / len(ids) ** power)
-            options = {"num_beams": 64, "length_penalty": power}
-            result = beam_search(net, PROMPT, 4, is_finished=lambda ids: ids[-1] == end, **options)
-            assert tuple(result.tolist()) == best
-            lengths.add(len(best))
-    # The length penalty matters only if texts can end early.
-    assert lengths == {4} if end is None else len(lengths) > 1
-
-
-def test_one_beam_equals_greedy_generation(small):
-    for count in (0, 9):
-        expected = generate(small, PROMPT, count, temperature=0)
-        assert torch.equal(beam_search(small, PROMPT, count, num_beams=1), expected)
-
-
-def test_a_finished_text_takes_no_beam_from_the_others(small):
-    """One beam; the most likely token ends the text, but longer texts score better."""
-    likeliest = int(generate(small, PROMPT, 1, temperature=0))
-    options = {"num_beams": 1, "is_finished": lambda ids: ids[-1] == likeliest}
-    assert len(beam_search(small, PROMPT, 3, length_penalty=9.0, **options)) > 1
-
-
-def test_each_beam_keeps_its_own_memory(make_net):
-    """The state after the text found predicts the same as after reading that text alone."""
-    for seed in range(4):
-        torch.manual_seed(seed)
-        net = make_net(n_token=4, mem_len=9)
-        best = search_beams(net, start_decoding(net, [PROMPT]), 6, num_beams=5)
-        assert best.n_read == len(best) - 1
-        alone = start_decoding(net, [best.row_tokens(0).clone()])
-        expected, result = (advance(CachedReader(net), state)[0] for state in (alone, best))
-        assert_close(result, expected)
-
-
-@pytest.mark.parametrize("name", ["num_beams", "length_penalty", "max_new_tokens", "ext_len"])
-def test_an_invalid_argument_of_beam_search_is_refused_by_name(small, name):
-    with pytest.raises(ValueError, match=f"{name}: invalid -1"):
-        beam_search(small, PROMPT, **{"max_new_tokens": 3, name: -1})
+@pytest.mark.parametrize("ext_len", [0, 3])
+def test_a_cache_gives_each_text_the_distribution_that_is_scored(make_net, ext_len):
+    net, use = make_net(mem_len=200), Adaptation(cache_len=9, cache_theta=30.0)
+    prompts = [torch.randint(11, (count,)) for count in (1, 2, 150)]
+    state = start_decoding(net, prompts, None, ext_len, use)
+    for after in decode_steps(net, state, 3, Sampling(seed=1)):
+        state = after
+    logits_BV, state = advance(AdaptedReader(net, Adaptation()), state)
+    for row, logits_V in enumerate(logits_BV):
+        text_L = state.row_tokens(row)
+        for token in range(11):
+            ids = torch.cat([text_L, torch.tensor([token])])
+            nats = stream_nats(net, ids, batch_size=1, tgt_len=64, adaptation=use)[0, -1]
+            torch.testing.assert_close(-logits_V.log_softmax(-1)[token], nats, rtol=0, atol=1e-9)

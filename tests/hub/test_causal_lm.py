@@ -291,15 +291,23 @@ def test_a_memory_without_gradients_is_refused_in_a_pass_with_gradients(load):
 LENGTHS = [1, 5, SEGMENT_LEN + 1, 3 * SEGMENT_LEN - 20]
 
 
-@pytest.mark.parametrize("num_beams", [1, 2, 5])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_greedy_text_and_that_of_a_beam_search_are_our_own_token_for_token(pair, length, num_beams):
+def test_greedy_text_is_our_own_token_for_token(pair, length):
     net, model = pair
-    prompt = random_ids(length)
-    # Of one beam, our own is the greedy text.
-    expected = txl_lightning.beam_search(net, prompt, 20, num_beams=num_beams)
-    actual = model.generate(prompt[None], max_new_tokens=20, num_beams=num_beams, do_sample=False)
+    prompt = random_ids(1, length)
+    expected = txl_lightning.generate(net, prompt[0], 20, temperature=0)
+    actual = model.generate(prompt, max_new_tokens=20, do_sample=False)
     assert actual[0, length:].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("num_beams", [2, 5])
+def test_each_beam_keeps_its_own_memory(load, num_beams):
+    """As if the whole text were read for each token."""
+    _, model = load(mem_len=40)
+    options = {"max_new_tokens": 20, "num_beams": num_beams, "do_sample": False}
+    prompt = random_ids(1, 9)
+    expected = model.generate(prompt, use_cache=False, **options)
+    assert model.generate(prompt, **options).tolist() == expected.tolist()
 
 
 def check_logits(net, prompts: list[torch.Tensor], output) -> list[torch.Tensor]:

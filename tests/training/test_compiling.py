@@ -1,6 +1,8 @@
 """One setting compiles the network, and changes nothing else."""
 
 from copy import deepcopy
+from functools import partial
+from inspect import signature
 
 import pytest
 import torch
@@ -8,19 +10,20 @@ from lightning.pytorch import Callback
 from torch._dynamo.testing import CompileCounter
 
 from txl_lightning import LanguageModel, TransformerXL, TransformerXLConfig
-from txl_lightning.training.segments import compile_in_place
+from txl_lightning.training.segments import compile_in_place, recompute_layers
 
 COMPILED = {"settings": {"compile": True}}
+# torch looks whether states have a gradient, and hides this warning, but not where it is an error.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 
 
 @pytest.fixture
-def counter():
+def counter(monkeypatch):
     """A backend that counts graphs and runs them uncompiled, which is fast."""
     torch._dynamo.reset()
     counter = CompileCounter()
-    torch.compiler.set_default_backend(counter)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     yield counter
-    torch.compiler.set_default_backend(None)
     torch._dynamo.reset()
 
 
@@ -98,6 +101,28 @@ def test_checkpoint_is_the_same_compiled_or_not(fit, counter, tmp_path, compile)
     assert counter.frame_count == (0 if compile else 1)
 
 
+def test_own_networks_loss_is_compiled_whole(counter):
+    """A network of the contract needs no layers."""
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.logits = torch.nn.Embedding(9, 9)
+
+        def loss(self, tokens_BL, targets_BL, memory=None):
+            return torch.nn.functional.cross_entropy(
+                self.logits(tokens_BL).mT, targets_BL, reduction="none"
+            ), memory
+
+    net, tokens_BL = Own(), torch.randint(9, (2, 3))
+    expected, _ = net.loss(tokens_BL, tokens_BL)
+    for _ in range(2):
+        compile_in_place(net)
+        nats_BL, _ = net.loss(tokens_BL, tokens_BL)
+        torch.testing.assert_close(nats_BL, expected)
+    assert counter.frame_count == 1
+
+
 def test_copy_of_a_compiled_network_computes_with_its_own_weights(make_model, counter):
     net = make_model().net
     compile_in_place(net)
@@ -110,6 +135,32 @@ def test_copy_of_a_compiled_network_computes_with_its_own_weights(make_model, co
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize(
+    "changes", [(compile_in_place, recompute_layers), (recompute_layers, compile_in_place)]
+)
+def test_compiled_layers_are_recomputed_in_either_order_of_the_two(
+    make_net, count_bytes, counter, changes
+):
+    net = make_net(n_layer=3, kernel="sdpa", dropout=0.2, dropatt=0.1).train()
+    names, tokens_BL = list(net.state_dict()), torch.randint(11, (2, 9))
+
+    def compute() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        nats_BL, _ = net.loss(tokens_BL, tokens_BL, net.empty_memory(2))
+        return [nats_BL, *torch.autograd.grad(nats_BL.sum(), list(net.parameters()))]
+
+    expected, kept = compute(), count_bytes(compute)
+    for change in 2 * changes:
+        change(net)
+    torch.testing.assert_close(compute(), expected, rtol=1e-12, atol=1e-12)
+    assert count_bytes(compute) < 0.5 * kept
+    assert counter.frame_count == 1
+    assert list(net.state_dict()) == names
+
+
+@pytest.mark.skipif(
+    "isolate_recompiles" not in signature(torch.compile).parameters, reason="needs torch 2.13"
+)
 def test_each_of_many_networks_in_a_process_is_compiled(counter):
     """By default, torch stops compiling a function after a number of times."""
     tokens_BL = torch.zeros(1, 3, dtype=torch.long)

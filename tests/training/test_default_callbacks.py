@@ -8,7 +8,7 @@ from txl_lightning.training.callbacks.checkpointing import BestCheckpoint
 from txl_lightning.training.callbacks.training_state import TrainingStateCheckpoint
 from txl_lightning.training.callbacks.validation_probe import FinalValidation
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
-from txl_lightning.training.default_callbacks import ORDER, make_callbacks
+from txl_lightning.training.trainer_parts import ORDER, make_callbacks
 
 
 class Watch(Callback):

@@ -62,3 +62,17 @@ def test_triton_has_the_curve_of_matmul(fit, make_model):
         curves.append(fit(model=model, accelerator="gpu", max_steps=30).losses)
     plain, other = curves
     assert other == pytest.approx(plain, rel=1e-3)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_checkpoint_has_the_random_numbers_of_the_gpu_also_after_training(fit, tmp_path, after):
+    """Lightning has moved the weights to the CPU then."""
+    options = {"accelerator": "gpu", "precision": "bf16-mixed"}
+    net = {"d_model": 32, "dropout": 0.2, "optim": {"schedule": "constant"}}
+    whole = fit(net, max_steps=6, **options)
+    path = tmp_path / "a.ckpt"
+    first = fit(net, max_steps=3, save=(None, None) if after else (path, 3), **options)
+    if after:
+        first.trainer.save_checkpoint(path)
+    resumed = fit(net, ckpt_path=path, max_steps=6, **options)
+    assert resumed.losses == pytest.approx(whole.losses[3:], rel=1e-3)

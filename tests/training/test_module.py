@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader
 from txl_lightning import LanguageModel
 from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tasks import TaskConfig
+from txl_lightning.runs.folder import KEY
+from txl_lightning.training.callbacks.training_state import TrainingStateCheckpoint
 
 
 def train_by_hand(model, data, steps: int) -> list[float]:
@@ -327,3 +329,18 @@ def test_segment_without_scored_targets_has_loss_zero(fit):
     assert record.segments[0].loss_denominator == 0
     assert record.losses[0] == 0.0
     assert all(map(math.isfinite, record.losses))
+
+
+def test_random_numbers_of_the_training_device_are_saved_after_the_weights_have_left_it(
+    fit, monkeypatch
+):
+    record = fit(max_steps=1)
+    monkeypatch.setattr(type(record.trainer.strategy), "root_device", torch.device("cuda"))
+    # Stand-ins, because there may be no GPU here.
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: f"state of {device.type}")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    state, callback = {}, TrainingStateCheckpoint()
+    callback.on_save_checkpoint(record.trainer, record.model, state)
+    assert record.model.device.type == "cpu"
+    assert state[KEY]["ranks"][0]["rng"]["cuda"] == "state of cuda"
+    assert state[KEY]["environment"]["device"] == "a GPU"

@@ -302,14 +302,12 @@ def test_run_is_measured_compared_and_sampled_by_the_commands(txl, accepted, own
     assert txl("compare", own_run, own_run)[0] == 0
 
 
-def test_generated_text_is_continued_from_its_state(txl, own_run):
-    same = (own_run, ALLOW, "--prompt=to be", "--temperature=0")
-    whole = txl("generate", *same, "--max_new_tokens=12")[1].out
-    parts = [
-        txl("generate", *words, "--state_file=state", "--max_new_tokens=6")[1].out
-        for words in (same, (own_run, ALLOW, "--temperature=0", "--prompt="))
-    ]
-    assert "".join(part.rstrip("\n") for part in parts) == whole.rstrip("\n")
+def test_generated_text_is_continued(accepted, own_run):
+    def run(prompt: str, n: int) -> str:
+        words = (prompt, ALLOW, "--temperature=0", f"--max_new_tokens={n}")
+        return accepted("generate", own_run, *words).out.removesuffix("\n")
+
+    assert run(run("to be", 6), 6) == run("to be", 12)
 
 
 def test_optional_parts_are_refused_by_the_commands(refused, own_run):
@@ -319,7 +317,8 @@ def test_optional_parts_are_refused_by_the_commands(refused, own_run):
 
 
 def test_candidates_are_scored_as_continuations_of_the_text(accepted, own_run):
-    Path("some.jsonl").write_text('{"candidates": ["to be", "not"]}\n{"candidates": ["that is"]}\n')
+    lists = [{"candidates": ["to be", "not"]}, {"candidates": ["that is"]}]
+    Path("some.jsonl").write_text("\n".join(map(json.dumps, lists)))
     words = ("score", own_run, ALLOW, "--candidates=some.jsonl", "--context=or ", "--batch_size=1")
     output = accepted(*words)
     first, second = map(json.loads, output.out.splitlines())

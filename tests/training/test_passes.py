@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
 from txl_lightning.data.stream import Stream
 from txl_lightning.data.tokens import Text, VarlenLengths
-from txl_lightning.training.cli import let_passes_decide
+from txl_lightning.training.options import let_passes_decide
 from txl_lightning.training.passes import check_epochs
 
 

@@ -9,6 +9,7 @@ from ..data.vocab import Vocabulary
 from ..errors import format_line
 from ..files import write_text
 from ..model import TransformerXL
+from ..model.adaptation import Adaptation
 from ..runs.metrics_table import read_metrics
 
 CARD = "README.md"
@@ -79,6 +80,8 @@ def add_result(card: Path, record: Mapping[str, Any]) -> None:
         end += 1
     changed = f" ({', '.join(record['changed'])} changed)" if record["changed"] else ""
     protocol = f"{record['protocol']}{changed}"
+    if record["adaptation"]:
+        protocol += f" with {Adaptation(**record['adaptation']).describe()}"
     key = [Path(record["text"]).name, record["split"], protocol, record["weights"]]
     values = (record.get(name) for name in ("bits_per_byte", "nats"))
     cells = ["-" if value is None else f"{value:.4f}" for value in values]

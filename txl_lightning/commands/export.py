@@ -12,15 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..checkpoints import LoadedCheckpoint, load_checkpoint
-from ..data.vocab import Vocabulary
-from ..errors import require, require_positive
+from ..checkpoints import load_checkpoint
+from ..errors import require_positive
 from ..files import local_path, write_text
 from ..model import EvalLengths, Memory, TransformerXL
 from ..model.config import ContextLengths
@@ -30,7 +28,6 @@ from ..model.memory import count_filled
 from ..runs.folder import VOCAB
 from .card import list_facts, write_card
 from .convert import fill_folder, require_fillable
-from .inputs import read_ids
 
 
 def export_command(
@@ -40,10 +37,6 @@ def export_command(
     mem_len: int | None = None,
     max_batch: int = 64,
     max_tgt_len: int = 512,
-    quantize: Literal["int8"] | None = None,
-    path: str | None = None,
-    split: str = "test",
-    max_tokens: int = 20_000,
 ) -> None:
     """Write a network as a program for torch alone (pt2), or for ONNX Runtime (onnx).
 
@@ -56,19 +49,13 @@ def export_command(
         mem_len: States remembered; left out, as in training.
         max_batch: Most rows.
         max_tgt_len: Most tokens in a segment.
-        quantize: Write the weights of products in 8 bits too (onnx), and measure what that costs.
-        path: Text for this measurement; left out, that of the run.
-        split: Part of that text: train, val or test.
-        max_tokens: Most tokens of it.
     """
     folder = local_path("out", out)
     require_fillable(folder)
-    require(quantize is None or to == "onnx", "quantize", quantize, "null with pt2")
     # Not packed for a CPU, as those of `load_model`: such weights cannot be exported.
     model, vocab = (checkpoint := load_checkpoint(ckpt_path)).build()
     require_transformer_xl(model, "ckpt_path", ckpt_path)
     lengths = EvalLengths(mem_len).resolve(model.config)
-    ids = read_first_ids(checkpoint, vocab, path, split, max_tokens) if quantize else None
     program = export_program(model.float(), lengths, max_batch, max_tgt_len)
     facts = list_facts(model, vocab, checkpoint)
     facts["Memory"] = f"{lengths.mem_len:,} hidden states of each layer"
@@ -77,22 +64,11 @@ def export_command(
 
     def write_folder(folder: Path) -> None:
         write_program(program, folder, to)
-        cost = {} if ids is None else quantize_program(folder, ids, min(128, max_tgt_len))
         write_text(vocab.to_json(), folder / VOCAB)
-        write_card(folder, Path(out).resolve().name, to, facts | cost, shape)
+        write_card(folder, Path(out).resolve().name, to, facts, shape)
 
     fill_folder(folder, write_folder)
     print(f"{out}: {', '.join(sorted(os.listdir(out)))}")
-
-
-def read_first_ids(
-    checkpoint: LoadedCheckpoint, vocab: Vocabulary, path: str | None, split: str, max_tokens: int
-) -> np.ndarray:
-    """Return the ids that are measured: `max_tokens` targets, and the token before them."""
-    require_positive(max_tokens=max_tokens)
-    ids = read_ids(checkpoint, vocab, path, split, max_tokens + 1)
-    require(len(ids) > 1, "path", path, "a text of two tokens or more")
-    return ids
 
 
 class TensorProgram(nn.Module):
@@ -159,35 +135,3 @@ def write_program(program: ExportedProgram, folder: Path, to: str) -> None:
         names = ["logits", "next_memory", "next_filled"]
         onnx = torch.onnx.export(program, output_names=names, verbose=False)
     onnx.save(folder / "model.onnx")
-
-
-def quantize_program(folder: Path, ids: np.ndarray, tgt_len: int) -> dict[str, str]:
-    """Write model.int8.onnx; return what it costs in nats per token, for the card."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    whole, narrow = folder / "model.onnx", folder / "model.int8.onnx"
-    with silence_exporters():
-        quantize_dynamic(whole, narrow, weight_type=QuantType.QInt8)
-    nats = [measure_nats(path, ids, tgt_len) for path in (whole, narrow)]
-    sizes = [f"{path.stat().st_size:,} bytes" for path in (whole, narrow)]
-    cost = f"{nats[1]:.4f} nats per token, {nats[0]:.4f} without, on {len(ids) - 1:,} tokens"
-    print(f"int8: {cost}; {sizes[1]}, {sizes[0]} without")
-    return {"model.int8.onnx": f"{cost}; {sizes[1]}, {sizes[0]} without"}
-
-
-def measure_nats(path: Path, ids: np.ndarray, tgt_len: int) -> float:
-    """Return the mean nats of a text that ONNX Runtime reads in one row, with the memory."""
-    import onnxruntime
-
-    session, total = onnxruntime.InferenceSession(path), 0.0
-    _, memory, _ = session.get_inputs()
-    n_layer, _, mem_len, d_model = memory.shape
-    state = [np.zeros((n_layer, 1, mem_len, d_model), np.float32), np.zeros(1, np.int64)]
-    for start in range(0, len(ids) - 1, tgt_len):
-        token_L = ids[start : start + tgt_len + 1].astype(np.int64)
-        inputs = {"tokens": token_L[None, :-1], "memory": state[0], "filled": state[1]}
-        logits_BLV, *state = session.run(None, inputs)
-        logits_LV = torch.from_numpy(logits_BLV[0]).double()
-        target_L = torch.from_numpy(token_L[1:])
-        total += float(nn.functional.cross_entropy(logits_LV, target_L, reduction="sum"))
-    return total / (len(ids) - 1)

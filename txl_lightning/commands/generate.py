@@ -14,11 +14,11 @@ from torch import Tensor
 from .. import generation
 from ..data.vocab import Vocabulary
 from ..errors import print_notice, require, require_at_least, unfiltered_stdout
-from ..files import check_file_writable, replace_file
-from ..generation.candidates import encode_continuation
+from ..files import replace_file
 from ..generation.prompts import encode_start
-from ..generation.state import DecodingState, find_missing_memory, load_state, save_state
+from ..generation.state import DecodingState, find_missing_memory
 from ..model import Network, Weights, find_device
+from ..model.adaptation import Adaptation
 from ..signals import defer_signals
 from .inputs import (
     Device,
@@ -45,17 +45,19 @@ class TextOptions(generation.Sampling):
     """Text, or list of texts, before which the continuation ends."""
     num_samples: int = 1
     """Continuations of each prompt; several are printed when all are complete."""
-    num_beams: int | None = None
-    """Beams of a search for the likeliest continuation, instead of sampling."""
     out_ids: Path | None = None
     """File (.npy) for the new ids before a stop: of one sample, or a row for each, filled up with
     -1."""
-    state_file: Path | None = None
-    """File for text and memory, written at the end; if it exists, its text is continued."""
     mem_len: int | None = None
     """States remembered; left out, as in training."""
     ext_len: int | None = None
     """Tokens read again with each new one; left out, those that the memory cannot replace."""
+    cache_len: int | None = None
+    """States in a continuous cache of each text; left out, or 0: no cache."""
+    cache_theta: float | None = None
+    """Sharpness of the cache; left out, 40."""
+    cache_weight: float | None = None
+    """Share of the cache in the mixture with the network; left out, 0.4."""
     raw: bool = False
     """Print control characters of a text unchanged on a terminal, as always in a pipe."""
     device: Device = None
@@ -65,13 +67,13 @@ class TextOptions(generation.Sampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, max_new_tokens=0, num_samples=1, num_beams=1)
-        is_single = self.num_beams is not None or self.state_file is not None
-        is_valid = self.num_samples == 1 or not is_single
-        require(is_valid, "num_samples", self.num_samples, "1 with beams or state_file")
-        check_file_writable("state_file", self.state_file)
+        require_at_least(self, max_new_tokens=0, num_samples=1)
         check_array_file("out_ids", self.out_ids)
         object.__setattr__(self, "stop", [self.stop] if isinstance(self.stop, str) else self.stop)
+
+    @property
+    def adaptation(self) -> Adaptation:
+        return Adaptation(self.cache_len, self.cache_theta, self.cache_weight)
 
 
 def generate_command(
@@ -94,8 +96,8 @@ def generate_command(
     """
     settings = TextOptions(**options)
     texts = (prompt, prompt_file, prompt_ids)
-    is_alone = (*texts, settings.num_beams, settings.state_file, settings.out_ids) == (None,) * 6
-    expected = "null with prompt, prompt_file, prompt_ids, num_beams, state_file or out_ids"
+    is_alone = (*texts, settings.out_ids) == (None,) * 4
+    expected = "null with prompt, prompt_file, prompt_ids or out_ids"
     require(prompts is None or is_alone, "prompts", prompts, expected)
     require(prompt_ids is None or texts[:2] == (None, None), "prompt_ids", prompt_ids, "no prompt")
     if prompt_ids is None:
@@ -105,21 +107,13 @@ def generate_command(
         texts = [read_prompt_ids(prompt_ids, model.config.n_token)]
     # Fail early with too many samples: each step allocates this many logits.
     torch.empty(settings.num_samples, model.config.n_token, device=find_device(model))
-    # A state belongs to one precision: with another, the memory would have other values.
-    precision = "" if settings.weights == "float32" else f" {settings.weights}"
-    sha256 = checkpoint.sha256 + precision
-    context_len = max(checkpoint.tgt_len - 1, 1)
-    state, n_printed = start_state(texts, model, vocab, settings, sha256, context_len)
+    state = start_state(texts, model, vocab, settings, max(checkpoint.tgt_len - 1, 1))
     # torch's generator starts from the same number in every process.
     torch.seed()
-    if settings.num_beams is None:
-        steps = generation.decode_steps(model, state, settings.max_new_tokens, settings)
-    else:
-        steps = search_text(model, vocab, state, settings)
+    steps = generation.decode_steps(model, state, settings.max_new_tokens, settings)
     stream = unfiltered_stdout() if settings.raw or not sys.stdout.isatty() else sys.stdout
     given = [text for text in texts for _ in range(settings.num_samples)]
-    printer = Printer(vocab, state, settings.stop, n_printed, stream, given)
-    print_steps(printer, steps, settings.state_file, sha256, settings.out_ids)
+    print_steps(Printer(vocab, state, settings.stop, stream, given), steps, settings.out_ids)
 
 
 def start_state(
@@ -127,30 +121,22 @@ def start_state(
     model: Network,
     vocab: Vocabulary,
     settings: TextOptions,
-    sha256: str,
     context_len: int,
-) -> tuple[DecodingState, int]:
-    """Return the state to continue, and how many of its tokens an earlier command has printed.
+) -> DecodingState:
+    """Return the state before the prompts are read.
 
     `context_len` tokens are read again with each new one where memory cannot replace them.
     """
-    path, mem_len, ext_len = settings.state_file, settings.mem_len, settings.ext_len
-    if path and path.exists():
-        state, [text] = load_state(path, model, sha256, mem_len, ext_len), texts
-        n_printed = len(state)
-        if text is not None:
-            ids_L = encode_continuation(text, vocab)
-            warn_of_unknown_prompt(vocab, [ids_L])
-            state = state.append_tokens(ids_L[None])
-        return state, n_printed
     ids = [encode_start(vocab) if t is None else generation.encode_prompt(t, vocab) for t in texts]
     warn_of_unknown_prompt(
         vocab, [ids_L for ids_L, text in zip(ids, texts, strict=True) if isinstance(text, str)]
     )
     ids = [ids_L for ids_L in ids for _ in range(settings.num_samples)]
-    if ext_len is None and find_missing_memory(model, mem_len):
+    ext_len = settings.ext_len
+    if ext_len is None and find_missing_memory(model, settings.mem_len):
         ext_len = context_len
-    return generation.start_decoding(model, ids, mem_len, ext_len or 0), 0
+    lengths = settings.mem_len, ext_len or 0
+    return generation.start_decoding(model, ids, *lengths, settings.adaptation)
 
 
 def warn_of_unknown_prompt(vocab: Vocabulary, prompts: Sequence[Tensor]) -> None:
@@ -158,27 +144,10 @@ def warn_of_unknown_prompt(vocab: Vocabulary, prompts: Sequence[Tensor]) -> None
         print_notice("warning: the prompt has text that the vocabulary does not know")
 
 
-def search_text(
-    model: Network, vocab: Vocabulary, state: DecodingState, settings: TextOptions
-) -> Iterator[DecodingState]:
-    """Yield the state with the likeliest continuation found."""
-    prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
-
-    def has_stop(ids: list[int]) -> bool:
-        text = generation.StreamingDetokenizer(vocab, prefix, settings.stop)
-        for index in ids:
-            text.push(index)
-        return text.ended
-
-    options = {"num_beams": settings.num_beams, "is_finished": has_stop if settings.stop else None}
-    yield generation.search_beams(model, state, settings.max_new_tokens, **options)
-
-
 class Printer:
     """Prints one text while it is generated, or several with their numbers when all are complete.
 
-    The first `n_printed` tokens, printed by an earlier command, are left out. Texts among the
-    prompts are printed as given.
+    Texts among the prompts are printed as given.
     """
 
     def __init__(
@@ -186,7 +155,6 @@ class Printer:
         vocab: Vocabulary,
         state: DecodingState,
         stop: Sequence[str] = (),
-        n_printed: int = 0,
         stream: TextIO | None = None,
         prompts: Sequence[Any] | None = None,
     ) -> None:
@@ -194,10 +162,10 @@ class Printer:
         ids_B = [state.row_tokens(row).tolist() for row in range(len(state.length_B))]
         self.streams = [generation.StreamingDetokenizer(vocab, ids, stop) for ids in ids_B]
         self.texts = [""] * len(ids_B)
-        decoded = ["".join(stream.prefix_pieces[n_printed:]) for stream in self.streams]
+        decoded = ["".join(stream.prefix_pieces) for stream in self.streams]
         given = prompts or [None] * len(decoded)
         pairs = zip(given, decoded, strict=True)
-        self.print_new([generation.prompts.echo_prompt(*pair, n_printed) for pair in pairs])
+        self.print_new([generation.prompts.echo_prompt(*pair) for pair in pairs])
 
     def print_state(self, state: DecodingState) -> None:
         """Print the tokens added to the last printed state."""
@@ -241,11 +209,9 @@ def save_ids(
 def print_steps(
     printer: Printer,
     steps: Iterator[DecodingState],
-    state_file: Path | None,
-    sha256: str = "",
     out_ids: Path | None = None,
 ) -> None:
-    """Print each step and save the last state and the new ids, also after a signal."""
+    """Print each step and save the new ids, also after a signal."""
     stopped, n_before = None, len(printer.state)
     try:
         for state in steps:
@@ -257,8 +223,6 @@ def print_steps(
     except SystemExit as signal:
         stopped = signal
     printer.finish()
-    if state_file:
-        save_state(state_file, printer.state, sha256)
     if out_ids:
         save_ids(out_ids, printer.state.tokens_BL[:, n_before:].cpu().numpy(), printer.streams)
     if stopped:

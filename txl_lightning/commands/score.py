@@ -19,22 +19,23 @@ from ..errors import (
     require_at_least,
     suggest_key,
 )
-from ..files import check_file_writable, require_shape
+from ..files import require_shape
 from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
-from ..generation.state import DecodingState, load_state, save_state
+from ..generation.state import DecodingState
 from ..model import Network, Weights
+from ..model.adaptation import Adaptation, AdaptedReader
 from .generate import UNFINISHED
 from .inputs import Device, load_model
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
+class ScoreOptions(Adaptation):
     """Settings of scoring."""
 
     context: str | None = None
-    """Text before the first list; left out, a line end, or the text of the state_file."""
+    """Text before the first list; left out, a line end."""
     end: str | None = None
     """Text after each candidate, which is scored with it; left out, a line end if the vocabulary
     knows it."""
@@ -44,8 +45,6 @@ class ScoreOptions:
     """Factor of the log-probabilities of this model where a list has scores of another one."""
     surprisal: bool = False
     """Print the nats of each word too."""
-    state_file: Path | None = None
-    """File for text and memory, as of generate; if it exists, its text is the context."""
     mem_len: int | None = None
     """States remembered; left out, as in training."""
     batch_size: int = 64
@@ -56,12 +55,10 @@ class ScoreOptions:
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_at_least(self, batch_size=1)
+        require(self.carry or not self.rate, "rate", self.rate, "null with carry false")
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
-        check_file_writable("state_file", self.state_file)
-        is_first = self.context is None or not (self.state_file and self.state_file.exists())
-        expected = f"null, because {self.state_file} has the text before"
-        require(is_first, "context", self.context, expected)
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
 
     Args:
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
-        candidates: File of lists (.jsonl). Each line is a list: candidates and, if wanted, id,
+        candidates: File of lists (.jsonl), one in each line: candidates and, if wanted, id,
             context, reference and scores.
         **options: As in ScoreOptions.
     """
@@ -105,27 +102,22 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
         raise ValueError("--candidates is missing; expected a .jsonl file")
     settings, path = ScoreOptions(**options), Path(candidates)
     require(path.suffix == ".jsonl", "candidates", candidates, "a .jsonl file")
-    checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
+    how = settings.device, settings.weights, bool(settings.rate)
+    _, model, vocab = load_model(ckpt_path, *how)
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
-    # As in generate: a state belongs to one precision.
-    sha256 = checkpoint.sha256 + ("" if settings.weights == "float32" else f" {settings.weights}")
-    file = settings.state_file
-    if file and file.exists():
-        state = load_state(file, model, sha256, settings.mem_len, ext_len=0)
-    else:
-        context = settings.context
-        ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
-        state = start_scoring(model, ids_L, settings.mem_len)
+    context = settings.context
+    ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
+    start = start_scoring(model, ids_L, settings.mem_len, settings.fill())
+    if settings.adapts:
+        model = AdaptedReader(model, settings)
     # Read once, although each list may start from it.
-    start = state = score_candidates(model, state, [])[1]
-    for line, each in read_jsonl(path):
+    start = state = score_candidates(model, start, [])[1]
+    for line, each in read_lists(path):
         with prefix_errors(f"{path}, line {line}", ": "):
             before = state if settings.carry else start
             record, state = score_list(model, vocab, before, each, settings)
         print(json.dumps(record, ensure_ascii=False), flush=True)
-    if file:
-        save_state(file, state, sha256)
 
 
 def find_end(vocab: Vocabulary) -> str:
@@ -137,7 +129,7 @@ def find_end(vocab: Vocabulary) -> str:
 
 
 def score_list(
-    model: Network,
+    model: Network | AdaptedReader,
     vocab: Vocabulary,
     state: DecodingState,
     each: CandidateList,
@@ -194,32 +186,27 @@ def name_unknown(words: list[tuple[str, float]], text: str) -> list[tuple[str, f
     ]
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, CandidateList]]:
-    """Yield the number of each line, and its list."""
-    for number, line in read_lines(path):
-        with explain_line(path, number):
-            content = json.loads(line)
-            # Half of a surrogate pair is no text.
-            json.dumps(content, ensure_ascii=False).encode()
-            require_shape("list", content, dict)
-            known = [field.name for field in fields(CandidateList)]
-            for name in content.keys() - known:
-                raise ValueError(suggest_key(name, known))
-            if "candidates" not in content:
-                raise ValueError("candidates: missing; expected a key candidates")
-            each = CandidateList(**content)
-        yield number, each
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, with their numbers."""
+def read_lists(path: Path) -> Iterator[tuple[int, CandidateList]]:
+    """Yield the number of each line that is not blank, and its list."""
+    known = [field.name for field in fields(CandidateList)]
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             with explain_line(path, number):
-                # Some programs begin a file with a byte order mark.
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            if line.strip():
-                yield number, line
+                # Excel begins a file with a byte order mark.
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not line.strip():
+                    continue
+                content = json.loads(line)
+                # Half of a surrogate pair is no text.
+                json.dumps(content, ensure_ascii=False).encode()
+                require_shape("list", content, dict)
+                for name in content:
+                    if name not in known:
+                        raise ValueError(suggest_key(name, known))
+                if "candidates" not in content:
+                    raise ValueError("candidates: missing; expected a key candidates")
+                each = CandidateList(**content)
+            yield number, each
 
 
 @contextmanager

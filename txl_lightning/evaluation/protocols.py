@@ -1,4 +1,4 @@
-"""Protocols: how a text is read when it is scored, as data."""
+"""Protocols: how a text is read when it is scored, and what is learned from it, as data."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
-from ..errors import DataError, convert_fields, require, require_at_least, require_positive
+from ..errors import DataError, require, require_at_least, require_positive
 from ..model import EvalLengths, EvalSameLength
+from ..model.adaptation import Adaptation
 
 
 @dataclass(frozen=True)
-class ProtocolOptions:
+class ProtocolOptions(Adaptation):
     """Overrides of a protocol; None keeps the protocol's value."""
 
     batch_size: int | None = None
@@ -35,7 +36,7 @@ class ProtocolOptions:
     """Leave out the last tokens, which do not fill all rows."""
 
     def __post_init__(self) -> None:
-        convert_fields(self)
+        super().__post_init__()
         require_at_least(self, batch_size=1, tgt_len=1, mem_len=0, clamp_len=1)
         require_at_least(self, ext_len=0, warmup_len=0, max_tokens=1)
 
@@ -60,6 +61,11 @@ class Protocol(ProtocolOptions):
     """Source of the values."""
     unit: Literal["bits", "perplexity"] = "bits"
     """Unit of the published results."""
+
+    @property
+    def full_name(self) -> str:
+        """Name in results, where what adapts is never mixed with what does not."""
+        return f"{self.name}-adapted" if self.adapts else self.name
 
     @property
     def lengths(self) -> EvalLengths:

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from ..data.eval_text import EvalText
-from ..data.stream import IGNORED, Segment, Stream
+from ..data.stream import IGNORED, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import EvalSameLength, Network, Reader, eval_mode, find_device, make_reader
-from ..model.contract import AnyMemory
+from ..model import EvalSameLength, Network, eval_mode, find_device
+from ..model.adaptation import USUAL, Adaptation, AdaptedReader, make_adapted_reader
+from ..model.reading import read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
 FETCHED = 16  # segments whose nats are fetched from a GPU together
@@ -38,27 +39,6 @@ class TokenNats(NamedTuple):
     nats_K: Tensor
 
 
-def score_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
-    """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
-    targets_BL, doc_pos_BL = segment.choose_targets(getattr(net, "head", None)), segment.doc_pos_BL
-    return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
-
-
-def read_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
-    """Return the states h_BLD that predict a segment's targets, and the memory for the next one."""
-    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, segment.n_reread)
-    return h_BLD[:, segment.n_context :], memory
-
-
-def score_answers(
-    net: Reader, segment: Segment, memory: AnyMemory
-) -> tuple[Tensor, Tensor, AnyMemory]:
-    """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
-    h_BLD, memory = read_segment(net, segment, memory)
-    right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
-    return net.head.nats(h_BLD, segment.choose_targets(net.head)), right_BL, memory
-
-
 def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
     parts, device = score_segments(model, tokens, protocol), find_device(model)
@@ -73,9 +53,10 @@ def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[T
 @torch.inference_mode()
 def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield the scored tokens of each segment, with their nats on the model's device."""
-    stream, reader, device = protocol.stream(tokens), make_reader(model), find_device(model)
+    stream, device = protocol.stream(tokens), find_device(model)
+    reader = make_adapted_reader(model, protocol)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
-    has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0
+    has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0 and not protocol.adapts
     with eval_mode(model):
         for index in range(len(stream)):
             segment = stream.segment(index)
@@ -83,11 +64,16 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
             # Segments before the first scored window have no effect without memory.
             if has_no_memory and not scored_BL.any():
                 continue
-            h_BLD, memory = read_segment(reader, segment.to(device), memory)
-            # A warm-up needs no logits; the host knows which tokens are scored.
+            # The host knows which tokens are scored.
             index_K, target_K = scored_BL.flatten().nonzero()[:, 0], segment.targets_BL[scored_BL]
             on_device_K = index_K.to(device, non_blocking=True)
-            nats_K = reader.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
+            if isinstance(reader, AdaptedReader):
+                nats_BL, memory = score_segment(reader, segment.to(device), memory)
+                nats_K = nats_BL.flatten()[on_device_K]
+            else:
+                h_BLD, memory = read_segment(reader, segment.to(device), memory)
+                # A warm-up needs no logits.
+                nats_K = reader.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
             _, _, stop = stream.lengths.find_bounds(stream.n_target, index)
             column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
             position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
@@ -105,6 +91,7 @@ def stream_nats(
     clamp_len: int | None = None,
     same_length: EvalSameLength = None,
     ext_len: int = 0,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> Tensor:
     """Return the nats of every scored token of a text, in input order: nats_BT.
 
@@ -116,13 +103,14 @@ def stream_nats(
     `tokens` are ids in one dimension, read in rows, each with an empty memory at first. The first
     token of a row is not scored; with a warm-up, only the first token of the text is not (nan).
     All lengths are those of `Protocol`. The model's mode is restored. With enough memory, tgt_len
-    only affects the speed.
+    only affects the speed, unless the adaptation takes a step after each segment.
 
     Raises:
         ValueError: an invalid length or id, or fewer than two tokens for each row.
     """
     lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}
     lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
+    lengths |= adaptation.given
     protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
@@ -181,17 +169,6 @@ class NatsAccumulator:
         return counts | means | {"interval": interval}
 
 
-def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
-    """Return mean nats per token in other units, by name.
-
-    bits = nats / ln 2 and perplexity = exp(nats), computed from the mean; perplexities are never
-    averaged. Bits per byte of text compare models with different vocabularies.
-    """
-    bits = nats / math.log(2)
-    values = {"nats": nats, f"bits_per_{unit}": bits, "perplexity": math.exp(min(nats, 700.0))}
-    return values | ({"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {})
-
-
 def evaluate(
     model: Network,
     text: EvalText,
@@ -220,7 +197,9 @@ def evaluate(
     if not total.n_scored:
         raise ValueError(f"{text.name}: no token is scored; expected a text of two tokens or more")
     if not math.isfinite(total.mean):
-        raise NonFiniteError(f"{text.name}: nats {total.mean}; the network's weights are invalid")
+        cause = f"the rate {protocol.rate:g} is too large, or " if protocol.rate else ""
+        cause += "the network's weights are invalid"
+        raise NonFiniteError(f"{text.name}: nats {total.mean}; {cause}")
     seconds = time.perf_counter() - began
     record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
     record |= total.summary(text.vocab.unit, n_byte)
@@ -244,10 +223,12 @@ def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
 def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict[str, Any]:
     """Return the text and the protocol as plain values, with the lengths in use."""
     fields, standard = asdict(protocol), asdict(PROTOCOLS[protocol.name])
-    lengths = {name: fields[name] for name in asdict(ProtocolOptions())}
+    lengths = {name: fields[name] for name in asdict(ProtocolOptions()) if name not in USUAL}
     changed = [name for name in lengths if fields[name] != standard[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
-    record = {"protocol": protocol.name, "changed": changed, "source": protocol.source}
+    record = {"protocol": protocol.full_name}
+    record["adaptation"] = protocol.fill().given if protocol.adapts else None
+    record |= {"changed": changed, "source": protocol.source}
     record |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
     return record | {"lengths": lengths}

@@ -1,9 +1,9 @@
-"""Decoding one token at a time: sampling, with a repetition penalty and filters, and beam search.
+"""Decoding one token at a time: sampling, with a repetition penalty and filters.
 
-B texts, or beams of one text   L tokens   V vocabulary   W recent tokens   C candidates
+B texts   L tokens   V vocabulary   W recent tokens
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ..data.vocab import Vocabulary
-from ..errors import convert_fields, require, require_positive
-from ..model import Network, accumulator_dtype, eval_mode, find_device, make_reader
+from ..errors import convert_fields, require
+from ..model import Network, accumulator_dtype, eval_mode
+from ..model.adaptation import Adaptation, make_adapted_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 
@@ -75,6 +76,7 @@ def generate(
     vocab: Vocabulary | None = None,
     mem_len: int | None = None,
     ext_len: int = 0,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
     **sampling: Any,
 ) -> Any:
     """Continue a prompt by sampling; return the continuation without the prompt.
@@ -93,6 +95,7 @@ def generate(
         mem_len: memory length; default as in training.
         ext_len: tokens read again with each new one, in addition to the memory. Required for
             absolute positions, which count from the end of a segment, and for mem_len 0.
+        adaptation: settings of a continuous cache; generation takes no steps of the weights.
         **sampling: fields of `Sampling`; the seed is that of the first prompt, by default drawn
             from torch's generator.
 
@@ -102,7 +105,7 @@ def generate(
     net = getattr(model, "net", model)
     prompts = [prompt] if is_one(prompt) else prompt
     ids = [encode_prompt(each, vocab) for each in prompts]
-    state = start_decoding(net, ids, mem_len, ext_len)
+    state = start_decoding(net, ids, mem_len, ext_len, adaptation)
     prompt_len = len(state)
     for after in decode_steps(net, state, max_new_tokens, Sampling(**sampling)):
         state = after
@@ -118,7 +121,7 @@ def decode_steps(
     """Yield the state after each new token, which is not read yet; each state can be continued."""
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
-    reader = make_reader(model)
+    reader = make_adapted_reader(model, state.adaptation)
     with eval_mode(model):
         for _ in range(max_new_tokens):
             logits_BV, state = advance(reader, state)
@@ -127,87 +130,6 @@ def decode_steps(
             token_B = sampling.choose_tokens(logits_BV, recent_BW, quantile_B)
             state = state.append_tokens(token_B[:, None])
             yield state
-
-
-def beam_search(
-    model: Network,
-    prompt: Prompt,
-    max_new_tokens: int,
-    *,
-    vocab: Vocabulary | None = None,
-    mem_len: int | None = None,
-    ext_len: int = 0,
-    **search: Any,
-) -> Any:
-    """Continue a prompt with the most likely text found; return it without the prompt.
-
-    >>> model, vocab = load("version_0")
-    >>> text = beam_search(model, "ROMEO:", 8, vocab=vocab, num_beams=2)
-
-    model, prompt, vocab, mem_len and ext_len are as in `generate`, the rest as in `search_beams`;
-    an empty prompt or an invalid number is a ValueError.
-    """
-    net, prompt_L = getattr(model, "net", model), encode_prompt(prompt, vocab)
-    state = start_decoding(net, [prompt_L], mem_len, ext_len)
-    best = search_beams(net, state, max_new_tokens, **search)
-    return decode_as(prompt, prompt_L, best.tokens_BL[0, len(prompt_L) :], vocab)
-
-
-@torch.inference_mode()
-def search_beams(
-    model: Network,
-    state: DecodingState,
-    max_new_tokens: int,
-    num_beams: int = 4,
-    length_penalty: float = 1.0,
-    is_finished: Callable[[list[int]], bool] | None = None,
-) -> DecodingState:
-    """Return one text with its best continuation, whose last token is not read yet.
-
-    Args:
-        max_new_tokens: longest continuation.
-        num_beams: continuations kept at each length.
-        length_penalty: log-probabilities are divided by the length to this power: 1 compares means
-            per token, 0 prefers short continuations.
-        is_finished: returns True for the ids of a continuation that ends here; default never.
-    """
-    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
-    require_positive(num_beams=num_beams)
-    require(length_penalty >= 0, "length_penalty", length_penalty, "0 or more")
-    prompt_len, best, best_score = len(state), state, float("-inf")
-    device, reader = find_device(model), make_reader(model)
-    logp_B = torch.zeros(1, dtype=accumulator_dtype(device), device=device)
-    with eval_mode(model):
-        for step in range(1, max_new_tokens + 1):
-            logits_BV, state = advance(reader, state)
-            # Twice as many, so that enough continuations remain after some have ended.
-            logp_C, row_C, token_C = extend_beams(logp_B, logits_BV, 2 * num_beams)
-            ids_C = torch.cat([state.tokens_BL[row_C, prompt_len:], token_C[:, None]], 1).tolist()
-            at_end = step == max_new_tokens
-            ended_C = [at_end or (is_finished is not None and is_finished(ids)) for ids in ids_C]
-            if any(ended_C):
-                # Candidates are sorted, most likely first.
-                top = [ended_C.index(True)]
-                if (score := logp_C[top].item() / step**length_penalty) > best_score:
-                    best, best_score = append_choice(state, row_C[top], token_C[top]), score
-            live = [number for number, ended in enumerate(ended_C) if not ended][:num_beams]
-            # More tokens lower the log-probability; only the length penalty can compensate.
-            if not live or best_score >= logp_C[live[0]] / max_new_tokens**length_penalty:
-                break
-            state, logp_B = append_choice(state, row_C[live], token_C[live]), logp_C[live]
-    return best
-
-
-def extend_beams(logp_B: Tensor, logits_BV: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logp_C, row_C and token_C of the most likely one-token extensions, best first."""
-    wide_BV = logits_BV.to(accumulator_dtype(logits_BV.device))
-    logp_BV = logp_B[:, None] + wide_BV.log_softmax(dim=-1)
-    logp_C, index_C = logp_BV.flatten().topk(min(count, logp_BV.numel()))
-    return logp_C, index_C // logp_BV.size(1), index_C % logp_BV.size(1)
-
-
-def append_choice(state: DecodingState, row_C: Tensor, token_C: Tensor) -> DecodingState:
-    return state.select_rows(row_C).append_tokens(token_C[:, None])
 
 
 def penalize_tokens(logits_BV: Tensor, recent_BW: Tensor, penalty: float) -> Tensor:

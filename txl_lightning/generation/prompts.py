@@ -48,17 +48,14 @@ def encode_start(vocab: Vocabulary) -> Tensor:
     return torch.tensor([first])
 
 
-def echo_prompt(prompt: Any, decoded: str, n_before: int = 0) -> str:
+def echo_prompt(prompt: Any, decoded: str) -> str:
     """Return a text as given, and as decoded if it is None or ids.
 
     Decoding may change white space and unknown words. What it drops or withholds at the end would
-    be printed twice, before and with the next token. After `n_before` tokens, the space before the
-    first word depends on the previous word.
+    be printed twice, before and with the next token.
     """
     if not isinstance(prompt, str):
         return decoded
-    if n_before:
-        prompt = decoded[: len(decoded) - len(decoded.lstrip())] + prompt.lstrip()
     is_whole = prompt.endswith(decoded[-1:])
     return prompt if is_whole else prompt.rstrip().rstrip("\ufffd")
 

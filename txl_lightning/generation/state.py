@@ -1,28 +1,23 @@
-"""The state of decoding, as a value and as a file: tokens, and the memory of the tokens read.
+"""The state of decoding, as a value: tokens, and the memory of the tokens read.
 
 B texts   L tokens of the longest text   W recent tokens   V vocabulary   D width
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from ..errors import DataError, NonFiniteError, require
-from ..files import name_in_utf8, replace_file
-from ..model import EvalLengths, Network, Reader, find_device, make_reader
+from ..errors import NonFiniteError, require
+from ..model import EvalLengths, Network, Reader, find_device
+from ..model.adaptation import Adaptation, AdaptedMemory, make_adapted_reader
 from ..model.contract import AnyMemory, is_transformer_xl
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
-FORMAT = "txl_lightning decoding state 3"  # the number changes with the file format
 
 
 @dataclass(frozen=True)
@@ -37,6 +32,8 @@ class DecodingState:
     """Tokens read again with each new one, in addition to the memory."""
     n_read: int = 0
     """Columns read so far; the last token is read when the next one is predicted."""
+    adaptation: Adaptation = Adaptation()
+    """What is learned from the text; not in files of states."""
 
     def __len__(self) -> int:
         return self.tokens_BL.size(1)
@@ -47,11 +44,6 @@ class DecodingState:
 
     def row_tokens(self, row: int) -> Tensor:
         return self.tokens_BL[row, len(self) - int(self.length_B[row]) :]
-
-    def select_rows(self, index_B: Tensor) -> DecodingState:
-        """Return these rows in this order; a row may occur twice."""
-        memory, length_B = self.memory.rows(index_B), self.length_B[index_B.cpu()]
-        return replace(self, tokens_BL=self.tokens_BL[index_B], length_B=length_B, memory=memory)
 
     def append_tokens(self, tokens_BL: Tensor) -> DecodingState:
         length_B = self.length_B + tokens_BL.size(1)
@@ -84,7 +76,11 @@ def find_missing_memory(model: Network, mem_len: int | None) -> str | None:
 
 
 def start_decoding(
-    model: Network, prompts: Sequence[Tensor], mem_len: int | None = None, ext_len: int = 0
+    model: Network,
+    prompts: Sequence[Tensor],
+    mem_len: int | None = None,
+    ext_len: int = 0,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
     """Return the state before any token of the prompts is read."""
     require(len(prompts) > 0, "prompts", "none", "at least one")
@@ -101,8 +97,9 @@ def start_decoding(
     tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=find_device(model))
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
-    memory = make_reader(model).empty_memory(len(prompts), EvalLengths(mem_len))
-    return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len)
+    reader = make_adapted_reader(model, adaptation)
+    memory = reader.empty_memory(len(prompts), EvalLengths(mem_len))
+    return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len, adaptation=adaptation)
 
 
 @torch.inference_mode()
@@ -110,6 +107,9 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
     """Read the texts to their ends; return logits_BV of the next token, and the state."""
     h_BLD, state = read_tokens(reader, state, len(state))
     logits_BV = reader.head(h_BLD[:, -1])
+    if isinstance(state.memory, AdaptedMemory):
+        doc_pos_B1 = state.doc_positions(len(state) - 1, len(state))
+        logits_BV = state.memory.cache.mix(logits_BV, doc_pos_B1)
     if not logits_BV.amax(dim=-1).isfinite().all():
         raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
     return logits_BV, state
@@ -136,48 +136,3 @@ def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
     # Each layer extends the context by its memory and the segment after it.
     visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)
     return max(len(state) - visible, 0)
-
-
-def save_state(path: Path, state: DecodingState, sha256: str) -> None:
-    """Write a state atomically, as safetensors: never a pickle."""
-    numbers = {name: torch.tensor(getattr(state, name)) for name in ("ext_len", "n_read")}
-    texts = {"tokens_BL": state.tokens_BL, "length_B": state.length_B}
-    tensors = state.memory.tensors() | texts | numbers
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    digest = hashlib.sha256(save(tensors)).hexdigest()
-    about = {"format": FORMAT, "weights": sha256, "tensors": digest}
-    replace_file(path, lambda part: part.write_bytes(save(tensors, about)))
-
-
-def load_state(
-    path: Path, model: Network, sha256: str, mem_len: int | None = None, ext_len: int | None = None
-) -> DecodingState:
-    """Load a state; mem_len and ext_len, if given, must be those it was saved with.
-
-    Raises:
-        DataError: not a state file, a damaged one, or one of another checkpoint.
-        ValueError: it was saved with another `mem_len` or `ext_len`.
-    """
-    try:
-        with name_in_utf8(path) as name, safe_open(name, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"state_file: {path}: not written by generate ({error})") from error
-    checksum = "damaged: the checksum of its tensors differs"
-    for name, expected, problem in (
-        ("format", FORMAT, "not written by generate of this release"),
-        ("tensors", hashlib.sha256(save(tensors)).hexdigest(), checksum),
-        ("weights", sha256, "written with another checkpoint or --weights"),
-    ):
-        if about.get(name) != expected:
-            raise DataError(f"state_file: {path}: {problem}")
-    length_B = tensors.pop("length_B")
-    saved_ext_len, n_read = (int(tensors.pop(name)) for name in ("ext_len", "n_read"))
-    tensors = {name: tensor.to(find_device(model)) for name, tensor in tensors.items()}
-    tokens_BL = tensors.pop("tokens_BL")
-    memory = make_reader(model).empty_memory(1).restore(tensors)
-    saved = getattr(memory, "mem_len", None)
-    require(mem_len in (None, saved), "mem_len", mem_len, f"{saved}, as in {path}")
-    require(ext_len in (None, saved_ext_len), "ext_len", ext_len, f"{saved_ext_len}, as in {path}")
-    return DecodingState(tokens_BL, length_B, memory, saved_ext_len, n_read)

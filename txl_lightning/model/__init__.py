@@ -8,8 +8,8 @@ from .precision import Weights, accumulator_dtype, has_bfloat16_units, pack_weig
 from .transformer_xl import TransformerXL
 
 __all__ = [
-    "CachedReader", "EvalLengths", "EvalSameLength", "KeyValueCache", "Memory", "Network",
-    "NetworkConfig", "Reader", "TransformerXL", "TransformerXLConfig", "Weights",
+    "CachedReader", "EvalLengths", "EvalSameLength", "KeyValueCache", "Memory",
+    "Network", "NetworkConfig", "Reader", "TransformerXL", "TransformerXLConfig", "Weights",
     "accumulator_dtype", "eval_mode", "find_device", "has_bfloat16_units", "make_reader",
     "pack_weights",
 ]  # fmt: skip

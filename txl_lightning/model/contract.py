@@ -61,7 +61,11 @@ class AnyMemory(Protocol):
 
 
 class Network(Protocol):
-    """An nn.Module with its config, `empty_memory`, `loss` and `forward`."""
+    """An nn.Module with its config, `empty_memory`, `loss` and `forward`.
+
+    Optional, for the continuous cache: a method `hidden`, which returns states h_BLD and the next
+    memory from the inputs of `loss` but the targets, and `head`, a module from states to logits.
+    """
 
     config: NetworkConfig
 
@@ -142,16 +146,23 @@ def join_rows(memory: AnyMemory, parts: Sequence[dict[str, Tensor]]) -> dict[str
     return joined
 
 
-class LogitReader:
-    """A network of any kind with the methods of a `CachedReader`: its states are its logits."""
+def has_states(net: Network) -> bool:
+    """Return True for a network with the optional `hidden` and `head`."""
+    return callable(getattr(type(net), "hidden", None)) and hasattr(net, "head")
+
+
+class PlainReader:
+    """A network of any kind with the methods of a `CachedReader`; its states may be its logits."""
 
     def __init__(self, net: Network) -> None:
-        self.net, self.config, self.head = net, net.config, Logits()
-        self.empty_memory, self.loss, self.hidden = net.empty_memory, net.loss, net
+        self.net, self.config = net, net.config
+        self.empty_memory, self.loss = net.empty_memory, net.loss
+        self.hidden, head = (net.hidden, net.head) if has_states(net) else (net, nn.Identity())
+        self.head = PlainSoftmax(head)
 
 
-class Logits(nn.Identity):
-    """The softmax of states that are logits."""
+class PlainSoftmax(nn.Sequential):
+    """The softmax of the logits of any head."""
 
-    def nats(self, logits_BLV: Tensor, targets_BL: Tensor) -> Tensor:
-        return nats(self, logits_BLV.flatten(0, -2), targets_BL.flatten()).view(targets_BL.shape)
+    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
+        return nats(self, h_BLD.flatten(0, -2), targets_BL.flatten()).view(targets_BL.shape)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import require
 from .config import AS_TRAINED, EvalLengths, SameLength
-from .contract import AnyMemory, LogitReader, Network, is_transformer_xl
+from .contract import AnyMemory, Network, PlainReader, is_transformer_xl
 from .kernels.cached import Mask, Workspace, attend, lay_out_terms
 from .memory import Memory, attention_mask, count_filled, farthest_state
 from .positions import DistanceTerms
@@ -262,13 +262,13 @@ def read_on_cpu(flag: Tensor) -> bool:
     return flag.is_cpu and bool(flag)
 
 
-Reader = CachedReader | LogitReader | TransformerXL
+Reader = CachedReader | PlainReader | TransformerXL
 
 
 def make_reader(net: Network, uses_cache: bool = True) -> Reader:
     """Return a network as evaluation calls it, with cached keys and values if it has them."""
     if not isinstance(net, TransformerXL):
-        return LogitReader(net)
+        return PlainReader(net)
     return CachedReader(net) if uses_cache and is_transformer_xl(net) else net
 
 

@@ -1,6 +1,6 @@
 """Precisions that a device is fast in; layers under autocast, or with bfloat16 weights."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -30,22 +30,28 @@ def has_bfloat16_units(device: torch.device) -> bool:
     return device.type == "cuda" or is_fast_cpu
 
 
-def call_with_weights_in(dtype: torch.dtype, module: nn.Module, *args: Any) -> Any:
+def call(module: nn.Module, *args: Any) -> Any:
+    return module(*args)
+
+
+def call_with_weights_in(
+    dtype: torch.dtype, module: nn.Module, *args: Any, call: Callable[..., Any] = call
+) -> Any:
     """Call a module with its weights in `dtype`, to which `args` have been cast already.
 
     Gradients arrive in the weights' own precision. Autocast would cast each weight, and most
-    activations, in an operation of its own.
+    activations, in an operation of its own; so would a compiled function, were it not only `call`.
     """
     if torch.compiler.is_compiling():
         return call_as_traced(dtype, module, *args)
     places = find_weights(module)
     weights = [parameters[name] for parameters, name in places]
     if are_ready(weights, dtype):
-        return module(*args)
+        return call(module, *args)
     cast = CastTogether.apply(dtype, *weights)
     try:
         put_weights(places, cast)
-        return module(*args)
+        return call(module, *args)
     finally:
         put_weights(places, weights)
 

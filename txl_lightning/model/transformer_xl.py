@@ -38,7 +38,7 @@ from .parts import (
     make_residual,
 )
 from .positions import DistanceTerms, find_scheme
-from .precision import call_with_weights_in
+from .precision import call, call_with_weights_in
 
 
 class TransformerXL(nn.Module):
@@ -51,7 +51,9 @@ class TransformerXL(nn.Module):
     (torch.Size([1, 4, 9]), tensor([6]))
     """
 
+    # Training may replace the first by one that recomputes, and the second by a compiled one.
     call_layer = staticmethod(call_with_weights_in)
+    run_layer = staticmethod(call)
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -127,7 +129,7 @@ class TransformerXL(nn.Module):
             for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
                 inputs = h_BLD, memory_BMD.to(dtype), terms, mask_BLS
                 # Outside of autocast, layers of FSDP2 may still compute in lower precision.
-                h_BLD = self.call_layer(dtype, layer, *inputs).to(dtype)
+                h_BLD = self.call_layer(dtype, layer, *inputs, call=self.run_layer).to(dtype)
                 states.append(h_BLD)
         # Memory is of the layer below in the paper, of the same layer in Ding et al. 2021.
         cached = states[1:] if self.config.memory_source == "same_layer" else states[:-1]

@@ -5,7 +5,7 @@ B rows   L segment
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -16,10 +16,10 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
-from ..evaluation.scoring import readings, score_answers, score_segment
 from ..machine import peak_memory
 from ..model import EvalLengths, EvalSameLength, NetworkConfig, TransformerXLConfig
 from ..model.contract import AnyMemory, describe_config, make_config
+from ..model.reading import readings, score_answers, score_segment
 from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
 from .fsdp import shard
@@ -34,9 +34,6 @@ from .segments import (
     recompute_layers,
     segment_loss,
 )
-
-if TYPE_CHECKING:
-    from ..data.datamodule import CorpusDataModule
 
 
 class LanguageModel(LightningModule):
@@ -69,7 +66,7 @@ class LanguageModel(LightningModule):
         eval_clamp_len: Largest relative distance there; null: as in training. To evaluate a
             sinusoidal network without clamping, set --model.net.clamp_len null.
         eval_same_length: Number of states each query attends to there; null: as in training.
-        compile: Compile the network with torch.compile: a slower start, faster steps.
+        compile: Compile the layers with torch.compile, once for all: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
     """
 
@@ -163,7 +160,7 @@ class LanguageModel(LightningModule):
                     "allow must go beyond the warm-up"
                 )
             values = self.readings(self.stage, values) if measured == "nats" else values
-            group = self.stage if loader == "0" else f"{self.stage}/{loader}"
+            group = self.stage + self.memory_bank.suffix + ("" if loader == "0" else f"/{loader}")
             self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
         self.on_predict_epoch_end()
 
@@ -222,16 +219,15 @@ class LanguageModel(LightningModule):
         try:
             trainer = self.trainer
         except RuntimeError:
-            # load_from_checkpoint has no Trainer.
-            return
+            return  # load_from_checkpoint has no Trainer
         if trainer.state.fn == "fit":
             select_trained_weights(checkpoint, trainer.callbacks)
             if self.pass_limit:
                 self.pass_limit.load(checkpoint)
         # Otherwise Lightning would round weights of 64-true to the float32 of a new network.
         trainer.precision_plugin.convert_module(self)
-        # Before the weights are loaded: with another vocabulary, ids have another meaning. Removed,
-        # because Lightning would load it again, and warn again.
+        # Before the weights, of whose ids another vocabulary changes the meaning. Removed, because
+        # Lightning would load it again, and warn again.
         if self.corpus is not None and (state := checkpoint.pop("CorpusDataModule", {})):
             self.corpus.load_state_dict(state)
 
@@ -296,10 +292,9 @@ class LanguageModel(LightningModule):
         return self.corpus.vocab.unit if self.corpus else "token"
 
     @property
-    def corpus(self) -> "CorpusDataModule | None":
+    def corpus(self) -> Any:
         """The CorpusDataModule; None with loaders of another kind."""
-        # Here, because a model with other loaders needs nothing of it.
-        from ..data.datamodule import CorpusDataModule
+        from ..data.datamodule import CorpusDataModule  # here, because other loaders do not need it
 
         data = self.trainer.datamodule
         return data if isinstance(data, CorpusDataModule) else None

@@ -1,9 +1,9 @@
 """Options of fit, validate, test and predict: their parser and help, and the checks of values."""
 
 from argparse import ArgumentError
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +15,18 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ..command_line import COMMANDS, ConfigOption, Parser, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
-from ..errors import convert_fields, prefix_errors, require, require_at_least, shorten
+from ..errors import (
+    flatten_settings,
+    prefix_errors,
+    require,
+    shorten,
+)
 from ..files import find_config, load_yaml, local_path
 from ..imports import is_class_path
 from ..model import EvalLengths
+from ..model.adaptation import Adaptation
 from ..model.contract import CLASS, find_config_class
+from .callbacks.checkpointing import CheckpointConfig
 from .callbacks.report import ReportConfig
 from .callbacks.time_budget import PlanConfig
 from .callbacks.wandb import WandbConfig
@@ -28,6 +35,7 @@ from .optimizers import OptimConfig, check_end
 from .passes import check_epochs, check_least_steps
 
 Resume = Literal["auto", "must", "never"]
+LIMITS = ("max_steps", "max_epochs")
 RUNS = "runs"
 LOGGER_FOLDER = "--trainer.logger.save_dir="
 NO_LOGGER = "--trainer.logger=false"
@@ -89,21 +97,6 @@ HELP_TEXTS = {
 """Help of single options, and where Lightning's own does not fit an endless loader."""
 
 
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When last.ckpt is written, besides validations and the end, and where it is copied to."""
-
-    every_n_steps: int | None = None
-    """Number of steps between writes."""
-    mirror: str | None = None
-    """URL (s3://, gs://, file://) to which a run is copied after each write; with resume, it is
-    fetched from there if it is not on this machine."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, every_n_steps=1)
-
-
 class TrainerParser(Parser, LightningArgumentParser):
     """Parser of the options of LightningCLI, with our help."""
 
@@ -135,6 +128,8 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
     parser.add_class_arguments(PlanConfig, "plan")
     parser.add_class_arguments(WandbConfig, "wandb")
     parser.add_class_arguments(ReportConfig, "report")
+    if command in ("validate", "test"):
+        parser.add_class_arguments(Adaptation, "adapt")
     parser.add_lightning_class_args(Trainer, "trainer")
     parser.add_argument("--trainer.help", action="help")
     parser.add_method_arguments(Trainer, command, as_group=False, skip=RUN_ARGUMENTS)
@@ -154,6 +149,27 @@ def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
     if given and is_class_path(given[-1]) and not Path(given[-1]).exists():
         words = [*others, f"--model.net.{CLASS}={given[-1]}"]
     return words, [name, *take_option(words, f"--model.net.{CLASS}")[0]][-1]
+
+
+def let_passes_decide(words: list[str], configs: Iterable[Any]) -> list[str]:
+    """Return words in which max_epochs, if given later than max_steps, replaces it: in a config
+    after another one, or after all configs. -1 asks for no passes."""
+    trainers = [config.get("trainer") if isinstance(config, dict) else None for config in configs]
+    places = [trainer for trainer in trainers if isinstance(trainer, dict)]
+    options = {name: take_option(words, f"--trainer.{name}")[0] for name in LIMITS}
+    places.append({name: options[name][-1] for name in LIMITS if options[name]})
+    for given in reversed(places):
+        if "max_steps" in given:
+            return words
+        if "max_epochs" in given:
+            has_passes = str(given["max_epochs"]) != "-1"
+            return [*words, "--trainer.max_steps=-1"] if has_passes else words
+    return words
+
+
+def list_defaults(parser: Parser) -> dict[str, Any]:
+    dump = parser.dump(parser.get_defaults(), skip_unset=False, skip_validation=True)
+    return flatten_settings(yaml.safe_load(dump))
 
 
 def load_configs(words: list[str]) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from ..data.stream import TrainingLoader
 from ..errors import invalid, require
 from ..runs.folder import KEY
+from .loops import end_without_epochs, need_no_epoch, set_last_step
 
 BY_EPOCH = {
     "min_epochs": "null; trainer.min_steps counts steps",
@@ -52,7 +53,7 @@ class PassLimit:
             # Lightning takes a step at the end of an epoch.
             n_batch = self.trainer.limit_train_batches
             self.n_step = self.n_pass * math.ceil(n_batch / self.accumulation)
-        self.trainer.fit_loop.epoch_loop.max_steps = self.last_step
+        set_last_step(self.trainer, self.last_step)
 
     @property
     def accumulation(self) -> int:
@@ -103,19 +104,16 @@ def has_epochs(trainer: Trainer | Namespace) -> bool:
 
 def limit_passes(trainer: Trainer, make_loader: Callable[[], Any]) -> PassLimit | None:
     """Replace the Trainer's epochs by the steps of as many passes; None if it has no limit."""
-    loop = trainer.fit_loop
-    n_pass, limit = loop.max_epochs, None
+    n_pass, limit = trainer.max_epochs, None
     if not has_epochs(trainer):
-        if trainer.min_steps is not None and loop.min_epochs == 1:
-            # Lightning's addition to min_steps: the only epoch never ends, and no run would stop.
-            loop.min_epochs = 0
+        need_no_epoch(trainer)
         refuse_epochs(trainer, default_every=1)
     is_limited = n_pass >= 0 and trainer.limit_train_batches != 0
     if is_limited and isinstance(loader := make_loader(), TrainingLoader):
-        limit = PassLimit(trainer, loader, n_pass, loop.epoch_loop.max_steps)
+        limit = PassLimit(trainer, loader, n_pass, trainer.max_steps)
         limit.set_steps(0, loader.count_segments(n_pass))
         if not has_epochs(trainer):
-            loop.max_epochs = -1
+            end_without_epochs(trainer)
     check_least_steps(trainer.min_steps, trainer.max_steps)
     return limit
 

@@ -1,6 +1,6 @@
-"""The checkpoint that a command starts from: find it, adopt its settings, load its weights."""
+"""The checkpoint that a command starts from: find it, its settings, what conflicts, its weights."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,20 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest, load_data_settings
 from ..checkpoints.mirror import fetch_newer
-from ..command_line import Parser, take_option
+from ..command_line import take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..files import load_yaml
 from ..model.config import LEARNED
 from ..model.contract import CLASS
-from ..runs.folder import CHECKPOINTS, VOCAB, find_run_folder, list_versions, remove_partial_files
+from ..runs.folder import CHECKPOINTS, VOCAB, remove_partial_files
 from .callbacks.checkpointing import is_validation_due
 from .callbacks.early_stopping import has_stopped
 from .callbacks.save_run import print_once
 from .callbacks.time_budget import TimeBudget
-from .callbacks.wandb import run_id_from
 from .module import LanguageModel
-from .options import RUNS, Resume, make_parser, parse, refuse_urls
+from .options import Resume
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -35,66 +34,7 @@ NO_EFFECT_ON_WEIGHTS = {
 """Settings of the network that may differ from the checkpoint's."""
 EQUAL_STATE = {"adamw": "adam"}  # optimizers that can load the state of another one
 TEXTS = ("corpus", "path", "ids", "store")  # settings that name the text
-
-
-@dataclass(frozen=True)
-class Start:
-    """The checkpoint that a command starts from, and the run that it continues, if any."""
-
-    checkpoint: LoadedCheckpoint | None = None
-    run_folder: Path | None = None
-    wandb_id: str | None = None
-    is_new_text: bool = False
-    """The command names another text than the checkpoint's run: its weights are fine-tuned."""
-
-
-def adopt_checkpoint(
-    command: str, parser: Parser, words: list[str], settings: Namespace
-) -> tuple[Parser, Namespace, Start]:
-    """Load the checkpoint to start from; return a parser of its network, and the settings with its
-    own as defaults.
-
-    The command line and its configs override them, unless the weights would not fit.
-    """
-    resume: Resume = settings.resume if command == "fit" else "never"
-    refuse_urls(settings.trainer, "trainer")
-    root = Path(settings.trainer.default_root_dir or RUNS)
-    if resume != "never" and not settings.checkpoint.mirror and not list_versions(root):
-        refuse_moved_run(words, root)
-    checkpoint = find_start(resume, settings.ckpt_path, root, settings.checkpoint.mirror)
-    if checkpoint is None:
-        if command != "fit":
-            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-        return parser, settings, Start()
-    path, saved = checkpoint.path, checkpoint.settings
-    defaults = flatten_settings(saved, "model.")
-    net_class, given = saved["net"].get(CLASS), settings.model.net.get(CLASS)
-    # n_token comes from the text; that kernel was the fastest on the machine that trained it.
-    for key in ("n_token",) if net_class else ("n_token", "kernel"):
-        defaults.pop(f"model.net.{key}", None)
-    is_new_text = command == "fit" and resume == "never" and names_new_text(settings.data, path)
-    vocab = (find_run_folder(path) if is_new_text else path) / VOCAB
-    if vocab.is_file():
-        defaults["data.vocab"] = str(vocab)
-    if command != "fit":
-        defaults |= find_text_settings(path, settings.data, words)
-    if net_class != given:
-        require(given is None, f"model.net.{CLASS}", given, f"{net_class}, as in the checkpoint")
-        parser = make_parser(command, words, net_class)
-    try:
-        parser.set_defaults(defaults)
-    except KeyError as error:
-        reason = f"it has a setting that this release does not know ({error})"
-        raise CheckpointError(f"ckpt_path: {path}: {reason}") from error
-    settings = parse(parser, words)
-    is_new_text = is_new_text and not settings.data.allow_mismatch
-    continues = command == "fit" and not is_new_text
-    if continues:
-        check_remaining_steps(settings.trainer.max_steps, checkpoint.saved, resume)
-    check_same_model(settings.model, saved, training=continues)
-    if resume == "never":
-        return parser, settings, Start(checkpoint, is_new_text=is_new_text)
-    return parser, settings, Start(checkpoint, checkpoint.run_folder, run_id_from(checkpoint.saved))
+DEFAULT_TEXTS = [getattr(DataConfig, name) for name in TEXTS]
 
 
 def find_start(
@@ -125,22 +65,35 @@ def find_start(
     return checkpoint and check_weights(checkpoint)
 
 
-def find_text_settings(path: Path, data: Namespace, words: list[str]) -> dict[str, Any]:
-    """Return the data settings of a checkpoint's run; without its text if another one is given."""
-    settings = load_data_settings(path)
+def find_defaults(
+    checkpoint: LoadedCheckpoint, command: str, is_new_text: bool, data: Namespace, words: list[str]
+) -> dict[str, Any]:
+    """Return the checkpoint's settings, which those that are given override; to measure it, also
+    those of its run's text, unless another text is given."""
+    defaults = flatten_settings(checkpoint.settings, "model.")
+    # n_token comes from the text; that kernel was the fastest on the machine that trained it.
+    for key in ("n_token",) if CLASS in checkpoint.settings["net"] else ("n_token", "kernel"):
+        defaults.pop(f"model.net.{key}", None)
+    vocab = (checkpoint.run_folder if is_new_text else checkpoint.path) / VOCAB
+    if vocab.is_file():
+        defaults["data.vocab"] = str(vocab)
+    if command == "fit":
+        return defaults
+    settings = load_data_settings(checkpoint.path)
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
-    is_default = [data[name] for name in TEXTS] == [getattr(DataConfig, name) for name in TEXTS]
-    if not is_default or any(word.startswith("--data.corpus") for word in words):
+    if list_texts(data) != DEFAULT_TEXTS or any(word.startswith("--data.corpus") for word in words):
         names -= set(TEXTS)
-    return flatten_settings({name: settings[name] for name in names}, "data.")
+    return defaults | flatten_settings({name: settings[name] for name in names}, "data.")
 
 
 def names_new_text(data: Namespace, path: Path) -> bool:
     """Return True if the settings name a text, and another one than the checkpoint's run."""
     saved = load_data_settings(path)
-    given, before = [[each.get(name) for name in TEXTS] for each in (data.as_dict(), saved)]
-    default = [getattr(DataConfig, name) for name in TEXTS]
-    return bool(saved) and given not in (default, before)
+    return bool(saved) and list_texts(data) not in (DEFAULT_TEXTS, list_texts(saved))
+
+
+def list_texts(data: Namespace | dict[str, Any]) -> list[Any]:
+    return [data.get(name) for name in TEXTS]
 
 
 def refuse_moved_run(words: list[str], root: Path) -> None:

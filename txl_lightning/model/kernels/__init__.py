@@ -14,14 +14,14 @@ from torch import Tensor
 from . import matmul, per_head, reference, sdpa
 
 REASONS = {
-    "sdpa": "expected to be the fastest on GPUs; torch.compile fuses its elementwise operations",
+    "sdpa": "as fast as others on a GPU, or faster; torch.compile fuses its elementwise operations",
     "per_head": "the fastest on a CPU; torch.compile cannot trace it",
 }
-"""Reasons for the choices below: of a CPU, measured in experiments/README.md; of GPUs, not."""
+"""Reasons for the choices below, measured in experiments/README.md and experiments/gpu."""
 
 
 def choose_kernel(device: torch.device, is_compiled: bool = False) -> str:
-    """Return the fastest kernel; on a GPU, where none was measured, the one expected to be."""
+    """Return the fastest kernel; on devices other than a CPU and an H200, none was measured."""
     return "sdpa" if device.type != "cpu" or is_compiled else "per_head"
 
 

@@ -1,4 +1,4 @@
-"""Callbacks of runs; ../default_callbacks.py puts them in order."""
+"""Callbacks of runs; ../trainer_parts.py puts them in order."""
 
 from typing import TYPE_CHECKING
 

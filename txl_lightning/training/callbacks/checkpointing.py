@@ -20,6 +20,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,29 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
 from ...checkpoints.mirror import Mirror
-from ...errors import StorageError
+from ...errors import StorageError, convert_fields, require_at_least
 from ...files import find_write_problem
 from ...runs.folder import BEST, CHECKPOINTS, FORMAT, KEY, LAST, run_folder
 from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
+from .. import loops
 from . import LanguageModel
 from .early_stopping import has_stopped, keep_patience
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When last.ckpt is written, besides validations and the end, and where it is copied to."""
+
+    every_n_steps: int | None = None
+    """Number of steps between writes."""
+    mirror: str | None = None
+    """URL (s3://, gs://, file://) to which a run is copied after each write; with resume, it is
+    fetched from there if it is not on this machine."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, every_n_steps=1)
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -97,7 +114,7 @@ class LastCheckpoint(Checkpoint):
 
     def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
         if stage == "fit":
-            replace_signal_handlers(trainer)
+            loops.replace_signal_handlers(trainer)
             folder = run_folder(trainer)
             problem = self.open_folder(trainer, folder) if trainer.is_global_zero else None
             if problem := trainer.strategy.broadcast(problem):
@@ -126,12 +143,14 @@ class LastCheckpoint(Checkpoint):
         step = checkpoint["global_step"]
         if is_validation_due(checkpoint) and 0 <= trainer.max_steps <= step:
             # Lightning does not start training without a step to take.
-            trainer.fit_loop.epoch_loop.max_steps, self.only_validates = step + 1, True
+            loops.set_last_step(trainer, step + 1)
+            self.only_validates = True
 
     def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
         if self.validation_due and trainer.should_stop:
             # Nor does it start when trainer.max_time is over.
-            trainer.should_stop, self.only_validates = False, True
+            trainer.should_stop = False
+            self.only_validates = True
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         if launcher := trainer.strategy.launcher:
@@ -145,13 +164,9 @@ class LastCheckpoint(Checkpoint):
                 done = trainer.global_step, self.validation_due, module.tokens_seen
                 logger.drop_rows(*done)
         if self.validation_due:
-            # As Lightning validates between two steps, from the first segment.
-            loop = trainer.fit_loop.epoch_loop.val_loop
-            loop.restarting, trainer.validating = False, True
-            loop.run()
-            trainer.training = True
+            loops.validate_now(trainer)
         if self.only_validates:
-            trainer.fit_loop.epoch_loop.max_steps = trainer.global_step
+            loops.set_last_step(trainer, trainer.global_step)
             self.only_validates = False
         # A run that was killed after EarlyStopping had ended it takes no further step.
         if any(has_stopped(each) for each in trainer.early_stopping_callbacks):
@@ -159,9 +174,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if module.between_steps:
-            loops = trainer.fit_loop
-            # Private, because only Lightning knows whether it will validate after this hook.
-            self.validation_due = loops.epoch_loop._should_check_val_fx(loops._data_fetcher)
+            self.validation_due = loops.is_validation_next(trainer)
             every = self.every_n_steps
             self.save_if_asked(trainer, due=every and trainer.global_step % every == 0)
 
@@ -203,9 +216,7 @@ class LastCheckpoint(Checkpoint):
             return
         path = self.path.with_name(f"crash-{trainer.global_step}.ckpt")
         try:
-            # Private, because trainer.save_checkpoint ends with a barrier.
-            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-            trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, path)
+            trainer.strategy.checkpoint_io.save_checkpoint(loops.dump_state(trainer), path)
         # Any error: it must not hide the one that stopped training.
         except Exception as error:
             print_message(f"no crash checkpoint: {error}")
@@ -275,13 +286,6 @@ def requeue_job() -> None:
         subprocess.run(["scontrol", "requeue", job], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         print_message(f"job {job} cannot be requeued ({error}); run: scontrol requeue {job}")
-
-
-def replace_signal_handlers(trainer: Trainer) -> None:
-    """Disable Lightning's signal handlers: with them, ranks wait for each other within a step."""
-    # Private, because no setting turns them off (the tests with two processes would hang).
-    trainer._signal_connector.register_signal_handlers = lambda: None
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
 
 def warn_of_little_space(folder: Path, module: LanguageModel) -> None:

@@ -1,6 +1,5 @@
 """TimeBudget: a run that takes its minutes at any speed, because its plan follows the clock."""
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +10,7 @@ from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
 from ...errors import convert_fields, require
+from .. import loops
 from ..optimizers import reschedule
 from . import LanguageModel
 
@@ -236,10 +236,9 @@ class TimeBudget(Callback):
     def follow(self, trainer: Trainer, module: LanguageModel, is_due: bool = False) -> None:
         """Set steps, learning rate and the next validation of the Trainer by the plan."""
         step, share = trainer.global_step, self.times.share
-        trainer.fit_loop.epoch_loop.max_steps = self.plan.estimate_steps(self.times, step)
+        loops.set_last_step(trainer, self.plan.estimate_steps(self.times, step))
         if self.plan.wanted_validations:
-            now = trainer.fit_loop.total_batch_idx + 1
-            trainer.val_check_batch = now if is_due else sys.maxsize
+            loops.set_next_validation(trainer, is_due)
         # So that this step has its share of the schedule.
         end = step / share if step and share else self.plan.max_steps
         reschedule(trainer.lr_scheduler_configs[0].scheduler, module.optim, end)

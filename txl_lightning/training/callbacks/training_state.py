@@ -25,6 +25,7 @@ from ...model.contract import join_rows
 from ...model.parts import is_onednn_faster
 from ...runs.folder import FORMAT, KEY
 from ...runs.logger import RunLogger
+from .. import loops
 from ..ranks import gather_shards, local_part
 from . import LanguageModel
 
@@ -112,18 +113,17 @@ class TrainingStateCheckpoint(Callback):
         if not trainer.global_step:
             # Otherwise fit goes on with this Trainer.
             module.tokens_seen, module.started_at = 0, time.monotonic()
-        # Private: Lightning logs a step after the hooks that write its checkpoints.
-        trainer._logger_connector.update_train_step_metrics = partial(self.log_once, trainer)
+        loops.replace_step_logging(trainer, partial(self.log_once, trainer))
 
     def on_load_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
         if trainer.state.fn == "fit":
             self.loaded = checkpoint.get(KEY, {})
             module.tokens_seen = self.loaded.get("tokens", 0)
             module.started_at -= checkpoint.get("seconds", 0.0)
-            loops = checkpoint["loops"]["fit_loop"]["state_dict"]
-            if "read_as" in (loops.get("combined_loader") or [{}])[0]:
+            saved = checkpoint["loops"]["fit_loop"]["state_dict"]
+            if "read_as" in (saved.get("combined_loader") or [{}])[0]:
                 # Removed: Lightning sometimes forgets it, and otherwise would warn a second time.
-                [self.position] = loops.pop("combined_loader")
+                [self.position] = saved.pop("combined_loader")
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         refuse_different_starts(trainer, module, self.position or {})
@@ -141,8 +141,7 @@ class TrainingStateCheckpoint(Callback):
         self.loaded = self.position = None
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        # Private: loggers count from it, and Lightning continues a finished run one step too low.
-        trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+        loops.log_as_step(trainer, trainer.global_step)
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
@@ -156,13 +155,13 @@ class TrainingStateCheckpoint(Callback):
     def on_validation_start(self, trainer: Trainer, module: LanguageModel) -> None:
         if module.is_fitting:
             # Validations are logged at the last step taken, also while gradients accumulate.
-            trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step - 1
+            loops.log_as_step(trainer, trainer.global_step - 1)
 
     def log_once(self, trainer: Trainer) -> None:
         """Log the segment that has ended, unless a checkpoint of it is already written."""
         if not self.is_logged:
-            self.is_logged, connector = True, trainer._logger_connector
-            type(connector).update_train_step_metrics(connector)
+            self.is_logged = True
+            loops.log_step(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
         is_crash, bank = trainer.state.status == TrainerStatus.INTERRUPTED, module.memory_bank
@@ -178,7 +177,8 @@ class TrainingStateCheckpoint(Callback):
         memory = memory and memory.to("cpu")
         mean = [value.item() for value in module.train_nats.metric_state.values()]
         own = {"memory": memory and memory.tensors(), "mean": mean}
-        own["rng"] = get_random_states(module.device)
+        # Not module.device: after training, Lightning has moved the weights to the CPU.
+        own["rng"] = get_random_states(trainer.strategy.root_device)
         ranks = [own] if is_crash else module.ranks.gather(own)
         checkpoint[KEY] = {
             "format": FORMAT,
@@ -210,10 +210,10 @@ def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
     if not ranks:
         return
     if len(ranks) == trainer.world_size:
-        set_random_states(ranks[rank]["rng"], module.device)
+        set_random_states(ranks[rank]["rng"], trainer.strategy.root_device)
         mean = ranks[rank]["mean"]
     else:
-        set_random_states(ranks[0]["rng"], module.device)
+        set_random_states(ranks[0]["rng"], trainer.strategy.root_device)
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank)
         mean = np.sum([each["mean"] for each in ranks], axis=0) * (rank == 0)
     # The sum and the count since training was last logged.
@@ -250,7 +250,7 @@ def find_packages(module: LanguageModel) -> State:
 
 def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
     """Return what affects the rounding of sums, besides the settings of the model."""
-    device = module.device
+    device = trainer.strategy.root_device
     vectors = torch.backends.cpu.get_cpu_capability()
     vectors += " AMX" * torch.cpu.get_capabilities().get("amx_bf16", False)
     vectors += " oneDNN" * is_onednn_faster()

@@ -7,7 +7,7 @@ import yaml
 from lightning.pytorch import Trainer
 
 from txl_lightning.training.cli import TxlCLI, set_up_libraries
-from txl_lightning.training.lightning_parts import list_metrics
+from txl_lightning.training.trainer_parts import list_metrics
 
 CALLBACK = "--trainer.callbacks+="
 MONITOR = "--trainer.callbacks.monitor="

@@ -1,0 +1,273 @@
+"""Evaluation that adapts to its text: the continuous cache, and dynamic evaluation."""
+
+import copy
+import math
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from txl_lightning import TransformerXLConfig, stream_nats
+from txl_lightning.data.eval_text import EvalText
+from txl_lightning.data.tokens import Text
+from txl_lightning.data.vocab import Characters
+from txl_lightning.errors import NonFiniteError
+from txl_lightning.evaluation.protocols import Protocol
+from txl_lightning.evaluation.scoring import evaluate, score_text
+from txl_lightning.model import EvalLengths, pack_weights
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader
+from txl_lightning.model.state_cache import StateCache, sum_matches
+
+CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3).fill()
+DYNAMIC = Adaptation(rate=0.3, decay=0.02).fill()
+BOTH = Adaptation(cache_len=30, cache_weight=0.6, rate=0.1).fill()
+EACH = pytest.mark.parametrize("use", [CACHE, DYNAMIC, BOTH], ids=["cache", "dynamic", "both"])
+
+
+@pytest.fixture(scope="module")
+def net():
+    """A small network in float64, in eval mode, without symmetries."""
+    torch.manual_seed(1)
+    config = TransformerXLConfig(n_token=11, n_layer=2, n_head=2, d_model=8, mem_len=6)
+    net = config.build().double().eval()
+    for weight in net.parameters():
+        weight.data += 0.3 * torch.randn_like(weight)
+    return net
+
+
+def mix_slowly(states, ids, p_V, use):
+    """Return the probabilities after the last of `states`, by the equations of Grave et al."""
+    p_cache_V, now = torch.zeros_like(p_V), len(states) - 1
+    for i in range(max(now - use.cache_len, 0), now):
+        cosine = torch.cosine_similarity(states[now], states[i], dim=0)
+        p_cache_V[ids[i + 1]] += torch.exp(use.cache_theta * cosine)
+    if not p_cache_V.any():
+        return p_V
+    return (1 - use.cache_weight) * p_V + use.cache_weight * p_cache_V / p_cache_V.sum()
+
+
+def score_slowly(net, ids, tgt_len, use, mem_len):
+    """Return the nats of all tokens but the first, with the steps of Krause et al."""
+    net, states, nats = copy.deepcopy(net), [], []
+    trained, memory = copy.deepcopy(net), net.empty_memory(1, EvalLengths(mem_len))
+    for start in range(0, len(ids) - 1, tgt_len):
+        targets_L = ids[start + 1 : start + tgt_len + 1]
+        h_BLD, memory = net.hidden(ids[None, start : start + len(targets_L)], memory)
+        p_LV = net.head(h_BLD)[0].softmax(-1)
+        for h_D, p_V, target in zip(h_BLD[0].detach(), p_LV.detach(), targets_L, strict=True):
+            states.append(h_D)
+            nats.append(-mix_slowly(states, ids, p_V, use)[target].log())
+        loss = -p_LV.gather(1, targets_L[:, None]).log().mean()
+        net.zero_grad()
+        loss.backward()
+        for weight, before in zip(net.parameters(), trained.parameters(), strict=True):
+            step = use.decay * (before.data - weight.data)
+            weight.data += step - use.rate * (0 if weight.grad is None else weight.grad)
+    return torch.stack(nats)
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("tgt_len", "mem_len", "changes"),
+    [(1, 6, {}), (7, 3, {"norm": "pre"}), (13, 0, {}), (33, 5, {}), (5, 6, {"cutoffs": [4, 8]})],
+)
+def test_adapted_nats_are_those_of_the_papers_equations(make_net, use, tgt_len, mem_len, changes):
+    net, ids = make_net(**changes), torch.randint(11, (70,))
+    expected = score_slowly(net, ids, tgt_len, use, mem_len)
+    how = {"batch_size": 1, "tgt_len": tgt_len, "mem_len": mem_len, "adaptation": use}
+    actual = stream_nats(net, ids, **how)[0]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+    assert (
+        actual - stream_nats(net, ids, **how | {"adaptation": Adaptation()})[0]
+    ).abs().max() > 0.01
+
+
+def nats_by_position(net, ids, use, starts=(0,), **lengths):
+    """Return the nats of each token of a text with documents; nan if it is not scored."""
+    nats_N = torch.full((len(ids),), torch.nan, dtype=torch.float64)
+    protocol = Protocol(**{"tgt_len": 5} | lengths | use.given)
+    text = Text(np.array([*map(int, ids)]), np.array(starts))
+    for part in score_text(net, text, protocol):
+        nats_N[part.position_K] = part.nats_K
+    return nats_N
+
+
+@EACH
+@settings(max_examples=25, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 10), min_size=3, max_size=40),
+    place=st.integers(1, 39),
+    lengths=st.fixed_dictionaries(
+        {
+            "tgt_len": st.integers(1, 9),
+            "ext_len": st.integers(0, 5),
+            "warmup_len": st.integers(0, 3),
+        }
+    ),
+)
+def test_later_text_never_changes_an_earlier_number(net, use, ids, place, lengths):
+    place, before = min(place, len(ids) - 1), nats_by_position(net, ids, use, **lengths)
+    changed = [*ids[:place], *((index + 1) % 11 for index in ids[place:])]
+    after = nats_by_position(net, changed, use, **lengths)
+    torch.testing.assert_close(after[:place], before[:place], rtol=0, atol=0, equal_nan=True)
+
+
+@EACH
+@pytest.mark.parametrize("lengths", [{}, {"ext_len": 3}, {"tgt_len": 1}, {"tgt_len": 40}], ids=str)
+def test_a_document_is_scored_as_if_nothing_were_before_it(net, use, lengths):
+    ids, starts = torch.randint(11, (60,)), (0, 9, 10, 23, 41, 58)
+    nats = nats_by_position(net, ids, use, starts, **lengths)
+    for start, stop in zip(starts, (*starts[1:], 60), strict=True):
+        # The same places in segments, after another text.
+        other = torch.cat([torch.randint(11, (start,)), ids[start:stop]])
+        alone = nats_by_position(net, other, use, sorted({0, start}), **lengths)
+        torch.testing.assert_close(nats[start:stop], alone[start:], equal_nan=True)
+
+
+def test_rows_have_caches_of_their_own(net):
+    ids = torch.randint(11, (3 * 25,))
+    nats = stream_nats(net, ids, batch_size=3, tgt_len=4, adaptation=CACHE)
+    for row, nats_L in zip(ids.view(3, 25), nats, strict=True):
+        alone = stream_nats(net, row, batch_size=1, tgt_len=4, adaptation=CACHE)[0]
+        torch.testing.assert_close(nats_L, alone)
+    expected = "rate: invalid 0.3; expected 0, or a single row, not 3"
+    with pytest.raises(ValueError, match=expected):
+        stream_nats(net, ids, batch_size=3, tgt_len=4, adaptation=DYNAMIC)
+
+
+@pytest.mark.parametrize("tgt_len", [1, 3, 149, 500])
+def test_segments_and_tiles_have_no_effect_on_a_cache(net, monkeypatch, tgt_len):
+    ids, how = torch.randint(11, (150,)), {"batch_size": 1, "mem_len": 200, "adaptation": CACHE}
+    expected = stream_nats(net, ids, tgt_len=7, **how)
+    monkeypatch.setattr("txl_lightning.model.state_cache.QUERIES", 11)
+    monkeypatch.setattr("txl_lightning.model.state_cache.ROOM", 5)
+    torch.testing.assert_close(stream_nats(net, ids, tgt_len=tgt_len, **how), expected)
+
+
+@EACH
+@pytest.mark.parametrize("stop", [None, RuntimeError, SystemExit])
+def test_an_evaluation_leaves_everything_as_it_was(net, monkeypatch, use, stop):
+    net = copy.deepcopy(net).train()
+    net.layers[0].requires_grad_(False)
+    _, memory = net(torch.randint(11, (1, 9)))
+    before = copy.deepcopy((net.state_dict(), memory.tensors()))
+    flags = [weight.requires_grad for weight in net.parameters()]
+    random, n_scored = torch.random.get_rng_state(), 0
+
+    def fail(*inputs):
+        raise stop
+
+    text = Text(np.arange(60) % 11)
+    with suppress(RuntimeError, SystemExit):
+        for part in score_text(net, text, Protocol(tgt_len=5, **use.given)):
+            n_scored += len(part.nats_K)
+            if stop and n_scored > 20:
+                monkeypatch.setattr(AdaptedReader, "hidden", fail)
+    assert n_scored == (25 if stop else 59)
+    torch.testing.assert_close((net.state_dict(), memory.tensors()), before, rtol=0, atol=0)
+    assert [weight.requires_grad for weight in net.parameters()] == flags
+    assert all(weight.grad is None for weight in net.parameters())
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert net.training
+
+
+def test_a_cache_finds_a_repeated_random_block_which_the_network_cannot(make_net):
+    net, block = make_net(n_token=256, d_model=16), torch.randint(256, (100,))
+    use = Adaptation(cache_len=200, cache_theta=60.0, cache_weight=0.9)
+    how = {"batch_size": 1, "tgt_len": 20, "mem_len": 4}
+    ids = block.repeat(4)
+    static, adapted = (
+        stream_nats(net, ids, **how, adaptation=each)[0, -100:] for each in (Adaptation(), use)
+    )
+    assert adapted.mean() < 0.6 < math.log(256) < static.mean()
+    # The cache ends before the block of 100 tokens ago.
+    short = stream_nats(net, ids, **how, adaptation=replace(use, cache_len=90))[0, -100:]
+    assert short.mean() > static.mean()
+
+
+def test_memory_of_a_cache_is_bounded_by_its_length(net):
+    cache = StateCache(100, 9.0, 0.5)
+    for _ in range(400):
+        cache = cache.append(torch.randn(2, 10, 8), torch.randint(11, (2, 10)))
+    assert cache.slots.next_BC.size(1) < 100 + 10 + 1024 + 1
+
+
+def test_a_cache_is_unchanged_by_later_ones(net):
+    h_BLD, tokens_BL = torch.randn(2, 6, 8), torch.randint(11, (2, 6))
+    cache = StateCache(9, 9.0, 0.5).append(h_BLD, tokens_BL)
+    expected = cache.score(tokens_BL)
+    one = cache.append(h_BLD, tokens_BL)
+    two = cache.append(-h_BLD, tokens_BL.flip(1))
+    torch.testing.assert_close(cache.score(tokens_BL), expected, equal_nan=True)
+    torch.testing.assert_close(
+        one.score(tokens_BL), cache.append(h_BLD, tokens_BL).score(tokens_BL)
+    )
+    assert not torch.allclose(one.score(tokens_BL), two.score(tokens_BL))
+    rows, last = torch.tensor([1, 0, 1]), tokens_BL[:, -1:]
+    torch.testing.assert_close(one.rows(rows).score(last[rows]), one.score(last)[rows])
+
+
+def test_sums_of_matches_are_those_of_every_pair():
+    weight_QS, next_S, target_Q = torch.rand(5, 90), torch.randint(7, (90,)), torch.arange(5)
+    expected = (weight_QS * (next_S == target_Q[:, None])).sum(-1)
+    torch.testing.assert_close(sum_matches(weight_QS, next_S, target_Q), expected)
+
+
+def test_any_network_takes_steps_and_one_with_states_has_a_cache(own_package):
+    net, ids = own_package.MyConfig(n_token=11, width=8).build().double(), torch.arange(60) % 11
+    how = {"batch_size": 1, "tgt_len": 10}
+    static = stream_nats(net, ids, **how)
+    assert stream_nats(net, ids, **how, adaptation=Adaptation(rate=0.5)).mean() < static.mean()
+    with pytest.raises(ValueError, match=r"cache_len: invalid 7; expected 0, as MyNetwork has no"):
+        stream_nats(net, ids, **how, adaptation=CACHE)
+
+    class Stateful(type(net)):
+        def hidden(self, tokens_BL, *inputs):
+            head, self.head = self.head, torch.nn.Identity()
+            h_BLD, memory = super().forward(tokens_BL, *inputs)
+            self.head = head
+            return h_BLD, memory
+
+    net.__class__ = Stateful
+    torch.testing.assert_close(stream_nats(net, ids, **how), static)
+    use = Adaptation(cache_len=30, cache_theta=40.0)
+    assert stream_nats(net, ids, **how, adaptation=use).mean() < 0.8 * static.mean()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cache_len": -1}, "cache_len: invalid -1; expected from 0 to 1,000,000,000"),
+        ({"cache_theta": 76.0}, "cache_theta: invalid 76.0; expected from 0 to 75"),
+        ({"cache_weight": 1.5}, "cache_weight: invalid 1.5; expected from 0 to 1"),
+        ({"rate": math.nan}, "rate: invalid nan; expected from 0 to 1,000,000"),
+        ({"decay": 2.0}, "decay: invalid 2.0; expected from 0 to 1"),
+    ],
+)
+def test_an_impossible_adaptation_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Adaptation(**wrong)
+
+
+@pytest.mark.bfloat16
+def test_weights_that_take_no_steps_are_refused(make_net):
+    for net in (pack_weights(make_net().float(), "bf16"), make_net().bfloat16()):
+        with pytest.raises(ValueError, match=r"rate: invalid 0.3; expected 0, or whole weights in"):
+            stream_nats(net, torch.arange(9), batch_size=1, tgt_len=4, adaptation=DYNAMIC)
+
+
+def test_a_result_names_its_adaptation_and_a_rate_that_breaks_the_network(net):
+    text = EvalText("a", "test", "f", Text(np.arange(99) % 11), Characters("abcdefghijk"), 1.0)
+    record = evaluate(net, text, Protocol(cache_len=9, rate=0.1))
+    assert record["protocol"] == "segments-adapted"
+    expected = {"cache_len": 9, "cache_theta": 40, "cache_weight": 0.4, "rate": 0.1, "decay": 0}
+    assert record["adaptation"] == expected
+    assert not record["changed"]
+    static = evaluate(net, text, Protocol(cache_theta=9.0))
+    assert (static["protocol"], static["adaptation"]) == ("segments", None)
+    with pytest.raises(NonFiniteError, match=r"a: nats .*; the rate 9999 is too large, or"):
+        evaluate(net, text, Protocol(rate=9999.0, tgt_len=5))
