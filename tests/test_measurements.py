@@ -377,6 +377,8 @@ def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
         return replace(finished, folder=folder, options=options)
 
     monkeypatch.setattr(common, "fit", fit)
+    monkeypatch.setattr(args, "fast", False)
+    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     found = experiment.choose_rate(args, *values)
     assert found["rate"] == best
     assert found["val"][f"{best:g}"] == 1

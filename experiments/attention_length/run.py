@@ -88,7 +88,7 @@ def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
         name = f"rate {kind} {rate:g}"
         return train(args, name, kind, rate, TUNING_SEED, args.minutes / 4)
 
-    return common.choose_rate(kind, train_with, FIRST_RATE)
+    return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
 
 
 def train(

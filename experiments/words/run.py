@@ -97,7 +97,7 @@ def choose_rate(args: Namespace, kind: str, optimizer: str) -> dict[str, Any]:
         name = f"rate {net} {optimizer} {rate:g}"
         return train(args, name, kind, choose(net, optimizer, rate), TUNING_SEED, SHORT / 4)
 
-    return common.choose_rate(net, train_with, FIRST_RATE) | {"optimizer": optimizer}
+    return common.choose_rate(net, train_with, FIRST_RATE, args.fast) | {"optimizer": optimizer}
 
 
 def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]:
