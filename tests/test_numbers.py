@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from experiments.speed import table_9
+
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
 LOG = "docs/engineering-log.md"
@@ -57,6 +59,22 @@ def window(length: int) -> str:
     rounds = load_json("speed/results/2026-11-22-table-9.json")["rounds"]
     rows = [row for each in rounds for row in each["rows"]]
     return f"{fmean(row['speedup'] for row in rows if row['attention_len'] == length):,.0f}"
+
+
+def bench_row(name: str, digits: int) -> str:
+    """Return the milliseconds of a case as a row of a table."""
+    [case] = [case for case in load_json(BENCH)["cases"] if case["name"] == name]
+    names = ("ours", "x-transformers", "original", "Hugging Face")
+    times = [case["contestants"][each]["fastest_ms"] for each in names]
+    return f"| {' | '.join(f'{each:.{digits}f}' for each in times)} |"
+
+
+def test_tables_of_speed_follow_from_their_results():
+    page = (EXPERIMENTS / "speed/README.md").read_text()
+    for name, digits in {"train-256": 0, "eval-128-1600": 0, "decode-2100": 1}.items():
+        assert bench_row(name, digits) in page
+    rounds = load_json("speed/results/2026-11-22-table-9.json")["rounds"]
+    assert table_9.format_rounds(rounds) in page
 
 
 def curve() -> str:
