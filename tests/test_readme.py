@@ -115,9 +115,9 @@ def test_a_make_target_that_prose_names_exists():
 
 def test_a_module_that_prose_runs_exists():
     named = find_names(MODULE)
-    assert {"txl_lightning", "experiments.claims", "pytest"} <= {name for name, _ in named}
+    assert {"txl_lightning", "experiments.pages", "pytest"} <= {name for name, _ in named}
     # NAME stands for any experiment.
-    modules = {name.replace("NAME", "sorting"): file for name, file in sorted(named)}
+    modules = {name.replace("NAME", "quickstart"): file for name, file in sorted(named)}
     assert [(name, file) for name, file in modules.items() if not is_module(name)] == []
 
 

@@ -86,7 +86,7 @@ def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
     def train_with(rate: float) -> common.TrainedRun:
         return train_kind(args, f"rate {kind} {rate:g}", kind, TUNING_SEED, rate, STEPS // 3)
 
-    return common.choose_rate(kind, train_with, FIRST_RATE)
+    return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
