@@ -12,6 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
 LOGBOOK = "experiments/README.md"
+LOGBOOK_TEXT = (REPOSITORY / LOGBOOK).read_text()
 BENCH = "speed/results/2026-11-24-bench.json"
 INTEL = "speed/results/2026-11-22-bench.json"
 OTHER = "speed/results/2026-11-25-bench.json"  # on another AMD EPYC
@@ -91,6 +92,12 @@ def logbook(text: str, phrase: str) -> str:
     return phrase
 
 
+def adapted(way: str) -> str:
+    """Return the bits per byte of the quick start's test text in the logbook's table of ways."""
+    [bits] = re.findall(rf"^\| {re.escape(way)} \| ([\d.]+) \|", LOGBOOK_TEXT, re.M)
+    return bits
+
+
 # The logbook's words for what the quickstart printed.
 QUICKSTART = (
     "3,504 steps in 4 min 42 s, 12,553 tokens/s; 1.314 on the validation text (loss 3.282); "
@@ -121,6 +128,9 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"xz -9e compresses the same text to {xz()}",
             *quickstart(),
             *(logbook(QUICKSTART, phrase) for phrase in printed),
+            logbook("max_steps 2549", "after 2,549 steps"),
+            f"{adapted('static')} and {adapted('`--cache_len 20000 --rate 0.1`')} bits per byte",
+            logbook("| 1.377; 1.255 |", "PPMd needs 1.377, and 1.255 after the training text"),
         ],
         "txl_lightning/data/README.md": [
             logbook("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
@@ -131,6 +141,12 @@ def list_bound_phrases() -> dict[str, list[str]]:
                 "150,790 tokens: float32 3.35969, bf16 3.36003",
                 "nats of 150,790 tokens with a memory of 256 rose by 0.01 %, from 3.3597 to 3.3600",
             ),
+            f"| static | {adapted('static')} | 1 |",
+            f"| {adapted('`--rate 0.1`')} | 3.7 times as long",
+            f"| {adapted('`--cache_len 20000` (theta 40, weight 0.4)')} | 2.0 times as long |",
+            f"| {adapted('`--cache_len 20000 --rate 0.1`')} | 5.1 times as long |",
+            logbook("of order 16 with 1 GB", "PPMd (order 16, 1 GB), after the training text"),
+            logbook("| 1.377; 1.255 |", "| 1.255 | |"),
             f"{window(800)} times faster than with a window of 800, "
             f"and {window(3800)} times faster than with one of 3,800",
         ],
