@@ -175,8 +175,7 @@ def test_segments_that_adapt_are_timed_beside_static_ones(run_experiment):
     shown = run_experiment("speed.adapted", "--rounds", 2, "--cache_len", 1000)
     kinds = ("static", "cache", "dynamic", "cache, dynamic", "training step")
     assert [line[:15].strip() for line in shown.splitlines()] == [*kinds]
-    assert "static            " in shown
-    assert "1.00 times static" in shown
+    assert shown.splitlines()[0].endswith("1.00 times static")
 
 
 def test_the_products_of_a_step_match_the_usual_flop_count():
