@@ -117,6 +117,13 @@ def logbook(text: str, phrase: str) -> str:
     return phrase
 
 
+def adapted(way: str) -> str:
+    """Return the bits per byte of the quick start's test text in the log's table of ways."""
+    text = (REPOSITORY / LOG).read_text()
+    [bits] = re.findall(rf"^\| {re.escape(way)} \| ([\d.]+) \|", text, re.M)
+    return bits
+
+
 def quickstart_mean(kind: str, way: str) -> float:
     """Return the mean bits per byte of the quick start's networks of a kind, read in a way."""
     found = [each for each in records("quickstart").values() if each["kind"] == kind]
@@ -182,6 +189,8 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"xz -9e compresses the same text to {compressed()}",
             *quickstart(),
             *(log(QUICKSTART, phrase) for phrase in printed),
+            log("max_steps 2549", "after 2,549 steps"),
+            f"{adapted('static')} and {adapted('`--cache_len 20000 --rate 0.1`')} bits per byte",
         ],
         "docs/questions.md": [
             *(logbook(text, phrase) for phrase, text in ROWS.items()),
@@ -197,6 +206,12 @@ def list_bound_phrases() -> dict[str, list[str]]:
                 "150,790 tokens: float32 3.35969, bf16 3.36003",
                 "nats of 150,790 tokens with a memory of 256 rose by 0.01 %, from 3.3597 to 3.3600",
             ),
+            f"| static | {adapted('static')} | 1 |",
+            f"| {adapted('`--rate 0.1`')} | 3.7 times as long",
+            f"| {adapted('`--cache_len 20000` (theta 40, weight 0.4)')} | 2.0 times as long |",
+            f"| {adapted('`--cache_len 20000 --rate 0.1`')} | 5.1 times as long |",
+            logbook("of order 16 with 1 GB", "PPMd (order 16, 1 GB), after the training text"),
+            logbook("| 1.377; 1.255 |", "| 1.255 | |"),
             f"{window(800)} times faster than with a window of 800, "
             f"and {window(3800)} times faster than with one of 3,800",
         ],

@@ -97,7 +97,7 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
 
 
 @EACH
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     ids=st.lists(st.integers(0, 10), min_size=3, max_size=40),
     place=st.integers(1, 39),
