@@ -115,6 +115,19 @@ def test_a_contrast_without_results_is_not_measured_in_the_index():
     assert len(fronts) == sum(each.front for each in claims.PRIMARY)
 
 
+def test_ppmd_needs_fewer_bits_than_every_network_where_the_index_says_so():
+    assert "fewer bits than every network here" in " ".join(pages.INDEX.read_text().split())
+    for name, records in pages.load_results().items():
+        if ppmd := records.get("ppmd"):
+            least = min(ppmd[way] for way in ("alone", "read", "after") if way in ppmd)
+            assert least < min(find_bits(records))
+
+
+def find_bits(records):
+    fields = ("bits_per_byte", "bits_per_byte_by_mem_len")
+    return [bits for r in records.values() for name in fields for bits in r.get(name, {}).values()]
+
+
 RECORDS = {
     f"{path.parent.name}/{name}": record
     for path in sorted((REPOSITORY / "experiments").glob("*/results.json"))
