@@ -83,6 +83,7 @@ lint: $(READY)  ## check style
 
 docs: $(READY)  ## write the parts of docs/ that come from the package
 	$(BIN)/python docs/make_walkthrough.py
+	$(BIN)/python docs/make_api.py
 
 format: $(READY)  ## put style right
 	$(BIN)/ruff check --fix .

@@ -31,6 +31,11 @@ def test_without_extras_no_other_framework_is_installed():
     assert needed.isdisjoint({"transformers", "accelerate", "huggingface_hub", "lm-eval"})
 
 
+def test_the_citation_names_this_version():
+    citation = (REPOSITORY / "CITATION.cff").read_text()
+    assert f"\nversion: {txl_lightning.__version__}\n" in citation
+
+
 def test_windows_is_refused_with_a_message(monkeypatch):
     monkeypatch.setattr(os, "name", "nt")
     with pytest.raises(ImportError, match="on Windows, inside WSL"):

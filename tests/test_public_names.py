@@ -54,18 +54,19 @@ def test_help_explains_each_setting_and_no_other(name, kind):
     assert sorted(re.findall(r"^ \|      (\w+): \w", explained, re.M)) == sorted(names)
 
 
-@pytest.mark.parametrize("package", ["data", "generation", "training"])
+PAGES = ["txl_lightning/data/README.md", "txl_lightning/generation/README.md", "docs/train.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore")
-def test_python_code_of_a_page_runs_unchanged(package, tmp_path, monkeypatch, repository):
+def test_python_code_of_a_page_runs_unchanged(page, tmp_path, monkeypatch, repository):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.txt").write_text("to be or not to be " * 999)
     with zipfile.ZipFile("my_books.zip", "w") as books:
         books.write("my.txt")
     net = TransformerXL(TransformerXLConfig(n_layer=1, n_head=2, d_model=8, mem_len=8))
     save_folder(net, tmp_path / "RUN", Bytes())
-    page = (repository / "txl_lightning" / package / "README.md").read_text()
-    # That of an own network has tests of its own.
-    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    [code] = re.findall(r"```python\n(.*?)```", (repository / page).read_text(), re.DOTALL)
     for long, short in (("d_model=128", "d_model=8"), ("2000", "4"), (": 200,", ": 2,")):
         code = code.replace(long, short)
     exec(code, {})

@@ -1,4 +1,4 @@
-"""A network of a user's package, that of training/README.md, has all that a TransformerXL has."""
+"""A network of a user's package, that of docs/own_network.md, has all that a TransformerXL has."""
 
 import json
 import re

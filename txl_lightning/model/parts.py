@@ -1,7 +1,7 @@
 """Small parts: dropout, layer normalization, linear maps, and the original's initial weights.
 
 torch multiplies in float32 with MKL, which uses AVX-512 on Intel's processors only. On others,
-oneDNN's products are about twice as fast (experiments/README.md).
+oneDNN's products are about twice as fast (docs/engineering-log.md).
 
 matrices, embeddings, u, v, learned positions     init: normal(0, init_std), or uniform
 projections of embeddings                         normal(0, proj_init_std)

@@ -1,0 +1,59 @@
+"""Write docs/api.md: the public names, each with its first sentences and its example.
+
+    python docs/make_api.py
+
+Everything comes from the docstrings, whose examples are tests (tests/test_public_names.py).
+"""
+
+import doctest
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import txl_lightning
+
+PAGE = Path(__file__).with_name("api.md")
+SOURCE = Path(__file__).parents[1] / "txl_lightning"
+GROUPS = {
+    "Text": ("CorpusDataModule", "Stream", "Segment"),
+    "Network": ("TransformerXLConfig", "TransformerXL", "Memory", "KeyValueCache"),
+    "Training": ("LanguageModel", "OptimConfig"),
+    "Evaluation and generation": ("load", "stream_nats", "generate", "score"),
+}
+HEAD = """# Public names
+
+`from txl_lightning import ...` has the names below. `help(NAME)` prints all of their arguments.
+[Training in Python](train.md#in-python) uses most of them together. In the examples, `version_0`
+is a run's folder. This page is written by [`make_api.py`](make_api.py) from the docstrings.
+"""
+
+
+def make_page() -> str:
+    """Return the page; ValueError if a public name is in no group."""
+    grouped = {name for names in GROUPS.values() for name in names}
+    if grouped != {*txl_lightning.HOMES}:
+        raise ValueError(f"GROUPS: {grouped ^ {*txl_lightning.HOMES}}; expected the public names")
+    parts = [HEAD]
+    for group, names in GROUPS.items():
+        parts.append(f"## {group}\n")
+        parts += [describe(name, getattr(txl_lightning, name)) for name in names]
+    return "\n".join(parts)
+
+
+def describe(name: str, value: Any) -> str:
+    """Return a name's heading, the text before its arguments, and its example."""
+    text = re.split(r"\n\n(?:Args|Raises):\n", inspect.getdoc(value) or "")[0]
+    parts = doctest.DocTestParser().parse(text)
+    prose = "".join(part for part in parts if isinstance(part, str))
+    prose = re.sub(r"\n{3,}", "\n\n", prose).strip()
+    example = re.search(r"^>>>.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    file = inspect.getsourcefile(value)
+    path = Path(file or "").relative_to(SOURCE)
+    source = f"[`{path}`](../txl_lightning/{path})"
+    code = f"```python\n{example[0]}\n```\n" if example else ""
+    return f"### {name}\n\n{prose}\n\nSource: {source}\n\n{code}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(make_page())
