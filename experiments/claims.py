@@ -1,6 +1,9 @@
-"""The primary contrasts: at most 25, chosen by question before the runs that answer them.
+"""The primary contrasts: at most 25, chosen by question.
 
-Each folder has one to three. A word (contrasts.py) stands beside these alone; everything else in a
+Those of attention_length, copying, original and of 30 minutes of words were chosen before their
+runs. The others were chosen when their results were known, from the hypotheses that were written
+before the runs of music, novels, depth, how_far_back, the_paper and words. Each folder has one to
+three. A word (contrasts.py) stands beside these alone; everything else in a
 folder's table is exploratory. Published numbers, and those of compressors, are references.
 """
 
