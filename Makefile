@@ -8,7 +8,7 @@ HUB    := .venv-hub
 PEERS  := .venv-peers
 BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
-EXPERIMENTS := quickstart sorting tiny_shakespeare words own_text ablation memory_length recall fragmentation sliding_window own_network dose copied recurrence depth
+EXPERIMENTS := fragmentation quickstart tiny_shakespeare depth how_far_back the_paper attention_length copying other_networks words novels original
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint docs format clean
 .DEFAULT_GOAL := help
@@ -27,15 +27,15 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
 	$(BIN)/txl-lightning quickstart
 
-reproduce: $(READY)  ## measure the claims again (but music) in runs/reproduced, or those of ONLY="dose copied"; resumable
+reproduce: $(READY)  ## measure the questions again (but music) in runs/reproduced, or those of ONLY="depth novels"; resumable
 	for name in $(or $(ONLY),$(EXPERIMENTS)); do out=runs/reproduced/$$name; \
-	  $(BIN)/python -m experiments.$$name.run --runs $$out --out $$out/results.json $(REPRODUCE) && \
-	  $(BIN)/python -m experiments.$$name.figures $$out/results.json || failed="$$failed $$name"; done; test -z "$$failed"
-	$(BIN)/python -m experiments.claims runs/reproduced
+	  $(BIN)/python -m experiments.$$name.run --runs $$out --out $$out/results.json $(REPRODUCE) || \
+	  failed="$$failed $$name"; done; test -z "$$failed"
+	$(BIN)/python -m experiments.pages --results runs/reproduced
 
 reproduce-fast: $(READY)  ## show in minutes, at tiny sizes, that all of it runs (runs/fast)
-	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run --fast && \
-	  $(BIN)/python -m experiments.$$name.figures runs/fast/$$name/results.json || exit 1; done
+	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run --fast || exit 1; done
+	$(BIN)/python -m experiments.pages --results runs/fast
 
 test: $(READY)  ## run the fast tests on both cores (five minutes)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 300 $(PYTEST)
@@ -69,6 +69,7 @@ bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations an
 	$(PEERS)/bin/python -W ignore -m experiments.speed.breakdown
 	$(BIN)/python -m experiments.speed.start
 	$(BIN)/python -m experiments.speed.busy
+	$(BIN)/python -m experiments.speed.table_9 --rounds 3
 
 $(PEERS)/ready: experiments/speed/requirements.txt experiments/speed/requirements-no-deps.txt
 	$(PYTHON) -m venv $(PEERS)

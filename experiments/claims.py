@@ -1,110 +1,214 @@
-"""Write the table "ours, theirs" into README.md from all results, and a row of each folder on the
-front page: the one with the worst verdict.
+"""The primary contrasts: at most 25, chosen by question before the runs that answer them.
 
-python -m experiments.claims            from the results in this folder
-python -m experiments.claims FOLDER     only print the table of results in FOLDER, and its hours
+Each folder has one to three. A word (contrasts.py) stands beside these alone; everything else in a
+folder's table is exploratory. Published numbers, and those of compressors, are references.
 """
 
-import statistics
-import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
-from experiments.results import Claim, Records, format_table, load_records
-from experiments.verdicts import Verdict, judge
-from txl_lightning.files import write_text
-
-FOLDER = Path(__file__).parent
-PAGE, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
-COLUMNS = ("claim", "source", "theirs", "ours", "scale")
-RULE = (
-    "One row of each experiment ([all](experiments/README.md); `make reproduce` measures them "
-    "again, but music):\nthe worst verdict and, among equals, the smallest gain. [Verdicts]"
-    "(experiments/verdicts.py) need three seeds: t tests, corrected by Holm.\n"
-)
-BEGIN, END = "<!-- claims: by experiments/claims.py -->\n", "<!-- end of claims -->\n"
+from experiments.contrasts import Contrast
+from experiments.results import Records
 
 
-def main() -> None:
-    """Write the tables, or print the one of another folder and the hours of its experiments."""
-    if not sys.argv[1:]:
-        for page, text in update_pages().items():
-            write_text(text, page)
-        return
-    results = load_results(Path(sys.argv[1]))
-    print(format_claims(row for rows in list_claims(results).values() for row in rows))
-    for name, records in results.items():
-        seconds = [each["seconds"] for each in records.values() if "seconds" in each]
-        print(f"{name}: {sum(seconds) / 3600:.2f} hours, {len(seconds)} of {len(records)} records")
+@dataclass(frozen=True)
+class Question:
+    """A primary contrast: its folder, its name there, and why it is one."""
+
+    folder: str
+    contrast: str
+    text: str
+    why: str
+    front: bool = False
+    """It is in the table of the first page."""
 
 
-def load_results(folder: Path = FOLDER) -> dict[str, Records]:
-    """Return the records of each folder, without those that are not drawn and make no claim."""
-    paths = sorted(folder.glob("*/results.json"))
-    names = {path.parent.name: path for path in paths}
-    has_figures = {name for name in names if (FOLDER / name / "figures.py").is_file()}
-    return {name: load_records(path) for name, path in names.items() if name in has_figures}
+SEGMENTS = "memory against trained without memory"
+WINDOW = "memory against trained without memory, sliding window"
+HARDEST = "a window sees as far back in each segment: the strongest reading without memory"
+PRIMARY = [
+    Question(
+        "fragmentation",
+        "first byte of a segment: memory against trained without memory",
+        "First byte of a segment: with memory, or without",
+        "the effect that the paper introduces memory for (Section 3.1)",
+        front=True,
+    ),
+    Question(
+        "fragmentation",
+        "all bytes: memory against sliding window",
+        "All bytes of a segment: with memory, or by a sliding window (64 times the work)",
+        "what memory saves beyond the beginnings of segments",
+    ),
+    Question(
+        "quickstart",
+        SEGMENTS,
+        "Python source: with memory, or trained without",
+        "equal parameters, steps and work of reading",
+    ),
+    Question(
+        "quickstart",
+        WINDOW,
+        "Python source: with memory, or trained without and read by a sliding window (8 times "
+        "the work)",
+        HARDEST,
+        front=True,
+    ),
+    Question(
+        "quickstart",
+        "memory of 256 against the 128 of training",
+        "Python source: twice the memory of training at evaluation",
+        "the paper evaluates with longer memories than it trains with (Section 4.1)",
+        front=True,
+    ),
+    Question(
+        "music",
+        WINDOW,
+        "Bach chorales: with memory, or trained without and read by a sliding window (8 times "
+        "the work)",
+        HARDEST,
+        front=True,
+    ),
+    Question(
+        "novels",
+        "14 million tokens: memory against trained without memory, its better reading",
+        "Novels, 14 million tokens: with memory, or trained without and read by a sliding window "
+        "(8 times the work)",
+        "the largest training here; the reading is chosen on other books",
+        front=True,
+    ),
+    Question(
+        "novels",
+        "from 1 to 14 million tokens: growth of that saving",
+        "Novels: does what memory saves grow from 1 to 14 million tokens of training?",
+        "small trainings may not show what large ones would",
+    ),
+    Question(
+        "depth",
+        "4 layers with memory against 4 without, 1.4 times the updates, sliding window",
+        "enwik8's prefix: 4 layers with memory, or 4 without, 1.4 times the updates and a sliding "
+        "window (8 times the work)",
+        "updates that take as long, by step times that were measured before",
+    ),
+    Question(
+        "depth",
+        "4 layers with memory against 12 without, sliding window",
+        "enwik8's prefix: 4 layers with memory, or 12 without and a sliding window (8 times the "
+        "work)",
+        "the paper's 12 layers with memory equal 64 without (Table 2)",
+        front=True,
+    ),
+    Question(
+        "tiny_shakespeare",
+        SEGMENTS,
+        "Tiny Shakespeare: with memory, or trained without",
+        "equal parameters, steps and work of reading; the text of nanoGPT's example",
+    ),
+    Question(
+        "how_far_back",
+        "values 256 to 384 tokens ago: memory of 512 against guessing",
+        "Values seen 256 to 384 tokens ago: recalled with a memory of 512, or guessed",
+        "the farthest values that the longest memory holds",
+        front=True,
+    ),
+    Question(
+        "how_far_back",
+        "passage after 128 tokens: seen before against another one",
+        "A passage of the text after 128 other tokens: known with a memory of 128, or not",
+        "as far as one layer sees, as trained",
+    ),
+    Question(
+        "how_far_back",
+        "passage after 384 tokens: memory of 512 against the 128 of training",
+        "A passage after 384 other tokens: memory of 512, or the 128 of training",
+        "whether a longer memory at evaluation reaches farther",
+    ),
+    Question(
+        "the_paper",
+        "recurrence against none, best length",
+        "Table 6: recurrence, or none, each with its best attention length",
+        "the paper's main ablation, with the best of three learning rates",
+        front=True,
+    ),
+    Question(
+        "the_paper",
+        "the paper's positions against Shaw's, with recurrence, best length",
+        "Table 6: the paper's positions, or Shaw's, with recurrence",
+        "the paper's other contribution",
+        front=True,
+    ),
+    Question(
+        "the_paper",
+        "recurrence against segments of 88, equal updates, best length",
+        "Table 10: recurrence, or longer segments with equal memory of the device and updates",
+        "a device's memory could be spent on longer segments",
+    ),
+    Question(
+        "copying",
+        "recurrence against none, best length",
+        "The same as in Table 6, after four times the updates: recurrence, or none",
+        "most of the spread between seeds is the step at which copying is learned",
+    ),
+    Question(
+        "original",
+        "this code against the original",
+        "WikiText-2, the original code's settings to the end: this code, or the original",
+        "equal by 150 steps is not equal by the result",
+    ),
+    Question(
+        "attention_length",
+        "python_source: memory 128 + segment 64 against segment 192, sliding window",
+        "Python source, equal attention length and seconds: memory and segment, or one segment "
+        "without memory and a sliding window",
+        "elsewhere memory also sees more than the window",
+    ),
+    Question(
+        "attention_length",
+        "enwik8_prefix: memory 128 + segment 64 against segment 192, sliding window",
+        "enwik8's prefix, the same",
+        "the same on a text that is not code",
+    ),
+    Question(
+        "other_networks",
+        "Transformer-XL against LSTM",
+        "Python source, 2.5 minutes: Transformer-XL, or LSTM (not tuned)",
+        "the paper's comparison (Table 1), at equal parameters and minutes",
+    ),
+    Question(
+        "other_networks",
+        "Transformer-XL against recurrent memory tokens",
+        "Python source, 2.5 minutes: Transformer-XL, or recurrent memory tokens (not tuned)",
+        "a memory that came after the paper's",
+    ),
+    Question(
+        "words",
+        "6 minutes: Transformer-XL against LSTM",
+        "WikiText-2, 6 minutes, AdamW with tuned rates: Transformer-XL, or LSTM",
+        "the paper's comparison on words, with both rates tuned",
+        front=True,
+    ),
+    Question(
+        "words",
+        "30 minutes, optimizer and dropout tuned: Transformer-XL against LSTM",
+        "WikiText-2, 30 minutes, optimizer and dropout tuned, too: Transformer-XL, or LSTM",
+        "the order may depend on the minutes and on the optimizer",
+    ),
+]
+"""In the order of experiments/README.md."""
 
 
-def update_pages() -> dict[Path, str]:
-    """Return the text of each page with its table made from the results."""
-    claims = list_claims(load_results())
-    every = [row for rows in claims.values() for row in rows]
-    front = [min(rows, key=sort_key) for rows in claims.values()]
-    return {
-        PAGE: replace_table(PAGE, f"{format_claims(every)}\n{count_verdicts(every)}"),
-        FRONT_PAGE: replace_table(
-            FRONT_PAGE, f"{RULE}{count_verdicts(every)}\n{format_claims(front)}"
-        ),
+def list_contrasts(name: str, records: Records) -> list[Contrast]:
+    """Return the contrasts of a folder that have results."""
+    found = import_module(f"experiments.{name}.figures").list_contrasts(records)
+    return [contrast for contrast in found if len(contrast.effects)]
+
+
+def list_primary(results: Mapping[str, Records]) -> list[tuple[Question, Contrast | None]]:
+    """Return each primary contrast, and None for one without results."""
+    found = {
+        (name, contrast.name): contrast
+        for name, records in results.items()
+        for contrast in list_contrasts(name, records)
     }
-
-
-def sort_key(row: tuple[Claim, Verdict]) -> tuple[int, float]:
-    """Return the verdict's rank, and the mean gain in units of what would be no difference."""
-    claim, verdict = row
-    return verdict.rank, statistics.fmean(claim.gains) / claim.margin
-
-
-def list_claims(results: Mapping[str, Records]) -> dict[str, list[tuple[Claim, Verdict]]]:
-    """Return the claims of each folder; the rows of a folder are corrected together."""
-    rows = {}
-    for name, records in results.items():
-        if claims := import_module(f"experiments.{name}.figures").list_claims(records):
-            seeded = [record for record in records.values() if "seed" in record]
-            vary = {record["origin"]["seeds_vary"] for record in seeded or records.values()}
-            claims = [add_seeds(claim, " or ".join(sorted(vary))) for claim in claims]
-            rows[name] = list(zip(claims, judge(claims), strict=True))
-    return rows
-
-
-def add_seeds(claim: Claim, vary: str) -> Claim:
-    if len(claim.gains) < 2:
-        return claim
-    return replace(claim, scale=f"{claim.scale}; seeds vary {vary}")
-
-
-def count_verdicts(rows: Iterable[tuple[Claim, Verdict]]) -> str:
-    """Return a line: how many claims hold, are undecided, and fail or show no difference."""
-    rows = list(rows)
-    ranks = Counter(verdict.rank for _, verdict in rows)
-    against = sum(v.rank == 1 and statistics.fmean(claim.gains) < 0 for claim, v in rows)
-    undecided = f"{ranks[1]} undecided ({against} with a mean against the claim)"
-    ends = f"{ranks[2]} hold, {undecided}, {ranks[0]} fail or show no difference"
-    return f"{len(rows)} claims: {ends}.\n"
-
-
-def replace_table(page: Path, text: str) -> str:
-    before, rest = page.read_text().split(BEGIN)
-    return f"{before}{BEGIN}{text}{END}{rest.split(END)[1]}"
-
-
-def format_claims(rows: Iterable[tuple[Claim, Verdict]]) -> str:
-    cells = ([*(getattr(claim, name) for name in COLUMNS), verdict] for claim, verdict in rows)
-    return format_table([[*COLUMNS, "verdict"], *cells])
-
-
-if __name__ == "__main__":
-    main()
+    return [(each, found.get((each.folder, each.contrast))) for each in PRIMARY]

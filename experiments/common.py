@@ -5,14 +5,12 @@ table and figures of results.json alone (results.py). A run.py continues where i
 a measurement with a record is skipped, and an unfinished fit resumes.
 
     python -m experiments.sorting.run [--seeds 1 2 3] [--fast] [--out FILE] [--runs FOLDER]
-    python -m experiments.sorting.figures [FILE]
 """
 
 import argparse
 import csv
 import io
 import json
-import lzma
 import shlex
 import sys
 import time
@@ -28,7 +26,6 @@ from experiments.results import load_records
 from txl_lightning import TransformerXL
 from txl_lightning.__main__ import run
 from txl_lightning.checkpoints import load_checkpoint
-from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.store import Store
 from txl_lightning.data.tasks import TaskStore
 from txl_lightning.data.vocab import Vocabulary
@@ -161,7 +158,12 @@ class TrainedRun:
     def describe(self, curve: str | None = None) -> dict[str, Any]:
         """Return the fields that records of training share; `curve` is a column of metrics.csv."""
         fields = {"options": self.options, "text": self.text, "parameters": self.parameters}
+        fields |= {"training_seconds": self.count_seconds()}
         return fields | ({"curve": self.load_curve(curve)} if curve else {})
+
+    def count_seconds(self) -> float | None:
+        """Return the last logged time of training, with its validations; None without one."""
+        return max(self.load_curve("train/seconds")["train/seconds"], default=None)
 
     def load_curve(self, column: str) -> dict[str, list[float]]:
         """Return the steps and values of a column of metrics.csv."""
@@ -230,20 +232,3 @@ def choose_rate(
         best = min(best, rate, key=nats_of)
     nats = {f"{rate:g}": nats_of(rate) for rate in runs}
     return {"kind": "rate", "net": net, "text": runs[best].text, "val": nats, "rate": best}
-
-
-def measure_xz(args: argparse.Namespace, data: DataConfig) -> dict[str, Any]:
-    """Return xz's bits per byte of the test text, alone and after the training text."""
-    store, end = data.open_text(), 50_000 if args.fast else None
-    train, test = (store.ids(split)[:end].tobytes() for split in ("train", "test"))
-    fields = {"kind": "xz", "text": store.manifest["text"], "bytes": len(test)}
-    return fields | compress(test, train)
-
-
-def compress(text: bytes, before: bytes) -> dict[str, float]:
-    """Return bits per byte of a text, compressed by xz -9e alone and after another text."""
-    alone, both, first = (
-        len(lzma.compress(each, preset=9 | lzma.PRESET_EXTREME))
-        for each in (text, before + text, before)
-    )
-    return {"alone": 8 * alone / len(text), "after": 8 * (both - first) / len(text)}

@@ -1,64 +1,42 @@
-"""Results of experiments: records, tables, figures, and rows of the table "ours, theirs".
+"""Results of experiments: records, tables, figures and contrasts.
 
 A figures.py needs this file and its results.json, but no torch. It defines
 
-    list_rows(records)      the rows of table.md; the first row is the head
-    draw(records, folder)   the pictures
-    list_claims(records)    its rows of the table "ours, theirs", which claims.py writes
+    list_tables(records)      what was measured; the first row of a table is its head
+    list_contrasts(records)   what is compared; claims.py names those that get a word
+    draw(records, folder)     the pictures
 
-    python -m experiments.NAME.figures [FILE]     FILE: results.json; the output is beside it
+and pages.py writes them.
 """
 
 import json
 import statistics
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from itertools import compress
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from experiments.contrasts import Contrast
 from txl_lightning.analysis.plots import open_figure
-from txl_lightning.files import write_text
 
 Records = Mapping[str, dict[str, Any]]
 Rows = Sequence[Sequence[Any]]
 BySeed = Mapping[int, float]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """For colour-blind readers: Okabe and Ito (2008)."""
+COMPRESSORS = {
+    ("xz", "alone"): "xz -9e alone",
+    ("xz", "read"): "xz -9e after the text that the network has read",
+    ("xz", "after"): "xz -9e after the training text",
+    ("ppmd", "alone"): "PPMd (order 16, 1 GB) alone",
+    ("ppmd", "read"): "PPMd (order 16, 1 GB) after the text that the network has read",
+    ("ppmd", "after"): "PPMd (order 16, 1 GB) after the training text",
+}
 STYLES = [{"color": c, "marker": m} for c, m in zip(COLOURS, "osD^vP*", strict=True)]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A row of the table "ours, theirs", and what its verdict is derived from (verdicts.py)."""
-
-    claim: str
-    source: str
-    theirs: str
-    ours: str
-    """Mean ± standard deviation (number of seeds), by format_spread."""
-    scale: str
-    gains: Sequence[float]
-    """Of each seed: above 0 if the claim holds."""
-    margin: float
-    """A mean gain of at most this is no difference."""
-    doubt: str = ""
-    """Why nothing is decided, whatever the gains are."""
-    is_same: bool = False
-    """The claim is that there is no difference."""
-
-
-def publish(
-    script: str, list_rows: Callable[[Records], Rows], draw: Callable[[Records, Path], None]
-) -> None:
-    """Write table.md and the pictures of the results.json named on the command line."""
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(script).parent / "results.json"
-    records = load_records(path)
-    write_text(format_table(list_rows(records)), path.with_name("table.md"))
-    draw(records, path.parent)
 
 
 def load_records(path: Path) -> dict[str, dict[str, Any]]:
@@ -75,9 +53,23 @@ def collect(records: Records, *keys: str, **values: Any) -> dict[int, Any]:
     return {record["seed"]: reduce(getitem, keys, record) for record in select(records, **values)}
 
 
+def list_compressors(records: Records) -> dict[str, float]:
+    """Return the bits per byte of each compressor that was measured, by its name."""
+    return {
+        name: records[key][way]
+        for (key, way), name in COMPRESSORS.items()
+        if way in records.get(key, {})
+    }
+
+
 def subtract(first: BySeed, second: BySeed) -> list[float]:
     """Return the differences of the seeds that both have."""
     return [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+
+
+def compare(name: str, better: BySeed, worse: BySeed, unit: str, margin: float) -> Contrast:
+    """Return a contrast of values of which fewer are better, paired by seed."""
+    return Contrast(name, subtract(worse, better), unit, margin)
 
 
 def percent_less(better: BySeed, worse: BySeed) -> list[float]:
@@ -97,11 +89,23 @@ def format_spread(values: Collection[float], digits: int = 3) -> str:
     return f"{mean:.{digits}f}{around} ({len(values)})"
 
 
+def format_training_seconds(found: Collection[Mapping[str, Any]]) -> str:
+    """Return the seconds of training of records, as far as they were recorded."""
+    seconds = [each["training_seconds"] for each in found if each.get("training_seconds")]
+    return format_spread(seconds, 0) if seconds else ""
+
+
+def count_seeds(*counts: int) -> str:
+    """Return the numbers of seeds of a figure's parts."""
+    least, most = min(counts), max(counts)
+    number = str(most) if least == most else f"{least} to {most}"
+    return f"{number} seeds" if most > 1 else "1 seed"
+
+
 def format_seeds(*counts: int) -> str:
     """Return the numbers of seeds of a figure's curves, for its title."""
-    least, most = min(counts), max(counts)
-    numbers = str(most) if least == most else f"{least} to {most}"
-    return f"mean ± standard deviation, {numbers} seeds" if most > 1 else "1 seed"
+    around = "mean ± standard deviation, " if max(counts) > 1 else ""
+    return f"{around}{count_seeds(*counts)}"
 
 
 def format_table(rows: Rows) -> str:
@@ -134,13 +138,61 @@ def plot_seeds(axes: Any, places: Sequence[Any], rows: Rows, **style: Any) -> No
     axes.errorbar(places, means, yerr=bars, **{"markersize": 4, "capsize": 3} | style)
 
 
-def draw_bits(path: Path, title: str, bits: Mapping[str, Collection[float]]) -> None:
-    """Draw bits per byte of the test text by name, as bars; those of xz are gray."""
-    means, errors = zip(*map(spread, bits.values()), strict=True)
-    xlabel = "bits per byte of the test text (fewer is better)"
-    with draw_figure(path, title, 8, 3.4, xlabel=xlabel) as axes:
-        colours = [COLOURS[-1 if name.startswith("xz") else 0] for name in bits]
-        bars = axes.barh(list(bits), means, xerr=errors, color=colours)
-        axes.bar_label(bars, [f"{mean:.3f}" for mean in means], padding=3)
-        axes.set_xlim(0, 1.15 * max(means))
-        axes.invert_yaxis()
+@dataclass(frozen=True)
+class Readings:
+    """Values of networks by the way they are read, of which fewer are better."""
+
+    key: str
+    """The field of a record that has them."""
+    unit: str
+    margin: float
+    """A difference that counts as none."""
+    names: Mapping[tuple[str, str], str]
+    """By kind of network and way of reading."""
+
+    def collect(self, records: Records, kind: str, way: str) -> BySeed:
+        found = select(records, kind=kind)
+        return {r["seed"]: r[self.key][way] for r in found if way in r[self.key]}
+
+    def list_rows(self, records: Records) -> Rows:
+        """Return a row for each reading, and for each compressor."""
+        head = ["network and reading", "parameters", "updates", "training seconds"]
+        rows = [[*head, f"{self.unit} (seeds)"]]
+        for (kind, way), name in self.names.items():
+            if values := self.collect(records, kind, way):
+                found = select(records, kind=kind)
+                cells = [f"{found[0]['parameters']:,}"]
+                cells += [f"{found[0]['options']['trainer.max_steps']:,}"]
+                cells += [format_training_seconds(found), format_spread(values.values())]
+                rows.append([name, *cells])
+        for name, value in list_compressors(records).items():
+            rows.append([name, "", "", "", f"{value:.3f}"])
+        is_shown = [any(column) for column in zip(*rows[1:], strict=True)]
+        return [[*compress(row, is_shown)] for row in rows]
+
+    def compare(
+        self, records: Records, contrasts: Mapping[str, tuple[tuple[str, str], tuple[str, str]]]
+    ) -> list[Contrast]:
+        """Return contrasts by name, each of two readings."""
+        return [
+            compare(name, *(self.collect(records, *key) for key in pair), self.unit, self.margin)
+            for name, pair in contrasts.items()
+        ]
+
+    def draw(self, records: Records, path: Path, title: str) -> None:
+        """Draw the values of each seed; those of compressors are gray."""
+        values = {name: self.collect(records, *key) for key, name in self.names.items()}
+        values = {name: [*found.values()] for name, found in values.items() if found}
+        if not values:
+            return
+        title = f"{title} ({count_seeds(*map(len, values.values()))})"
+        others = list_compressors(records)
+        xlabel = f"{self.unit} (fewer is better; a dot is a seed)"
+        inches = 8, 0.3 * len(values | others) + 1
+        with draw_figure(path, title, *inches, xlabel=xlabel) as axes:
+            for name, found in values.items():
+                axes.plot(found, [name] * len(found), "o", color=COLOURS[0], alpha=0.7)
+            for name, value in others.items():
+                axes.plot(value, name, "D", color=COLOURS[-1])
+            axes.margins(y=0.5 / len(values | others))
+            axes.invert_yaxis()

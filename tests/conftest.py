@@ -389,7 +389,7 @@ class Run:
         self.config = decode_items(chain.from_iterable(updates))
         self.summary = decode_items(chain.from_iterable(each.update for each in stored["summary"]))
         self.metrics = {metric.name or metric.glob_name: metric for metric in stored["metric"]}
-        self.artifacts, self.alerts = stored["artifact"], stored["alert"]
+        self.artifacts = stored["artifact"]
 
 
 @pytest.fixture(scope="session")

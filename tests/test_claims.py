@@ -4,13 +4,15 @@ import json
 import math
 import re
 import subprocess
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
-from experiments import claims, verdicts
-from experiments.results import Claim
+from experiments import claims, contrasts, pages
+from experiments.contrasts import Contrast
 
 REPOSITORY = Path(__file__).parents[1]
 # Percentage points of Student's t, two-sided 5 %, from printed tables (Fisher and Yates).
@@ -20,85 +22,97 @@ POINTS |= {6: 2.447, 9: 2.262, 10: 2.228, 30: 2.042}
 
 def test_the_tail_of_t_is_that_of_printed_tables_and_of_the_integral():
     for degrees, point in POINTS.items():
-        assert verdicts.t_tail(point, degrees) == pytest.approx(0.025, abs=2e-5)
-        assert verdicts.t_tail(-point, degrees) == pytest.approx(0.975, abs=2e-5)
+        assert contrasts.t_tail(point, degrees) == pytest.approx(0.025, abs=2e-5)
+        assert contrasts.t_tail(-point, degrees) == pytest.approx(0.975, abs=2e-5)
     # The density of 7 degrees, summed from 1 to 400 in small steps.
     x = torch.linspace(1, 400, 4_000_001, dtype=torch.float64)
     density = (1 + x**2 / 7) ** -4 * math.gamma(4) / math.gamma(3.5) / math.sqrt(7 * math.pi)
-    assert verdicts.t_tail(1, 7) == pytest.approx(torch.trapezoid(density, x).item(), abs=1e-9)
+    assert contrasts.t_tail(1, 7) == pytest.approx(torch.trapezoid(density, x).item(), abs=1e-9)
 
 
-def test_p_values_of_three_gains_are_those_computed_by_hand():
-    # Mean 4, standard error 1 / sqrt(3): t = 6.9282; with 2 degrees P(T > t) is
-    # (1 - t / sqrt(2 + t^2)) / 2 = (1 - 6.9282 / 7.0711) / 2.
-    assert verdicts.test_difference([3, 4, 5]) == pytest.approx(0.0202041, abs=1e-6)
-    # Of ± 6: t = (6 - 4) sqrt(3) = 3.4641 on the nearer side, P = (1 - 3.4641 / 3.7417) / 2.
-    assert verdicts.test_equivalence([3, 4, 5], 6) == pytest.approx(0.0370899, abs=1e-6)
-    assert verdicts.test_difference([2, 2, 2]) == 0
-    assert verdicts.test_difference([0, 0, 0]) == 1
-    assert verdicts.test_difference([3, 4]) is None
+def make_contrast(effects, **changes):
+    return Contrast("", effects, "nats", margin=0.5, **changes)
 
 
-def test_p_values_are_multiplied_by_the_number_of_tests_that_are_left():
-    # 0.01 * 3, then 0.02 * 2, then 0.03: less than that before it, so equal to it.
-    adjusted = verdicts.correct_by_holm([0.03, None, 0.01, 0.02])
-    assert adjusted == pytest.approx([0.04, None, 0.03, 0.04])
-    assert verdicts.correct_by_holm([0.9, 0.8]) == [1, 1]
+def test_an_interval_of_three_seeds_is_that_of_a_printed_table_of_t():
+    # 4 ± 4.3027 * 4.3589 / sqrt(3) at 95 %, and 4 ± 1.8856 * 4.3589 / sqrt(3) at 80 %.
+    contrast = make_contrast([1, 2, 9])
+    assert contrasts.find_interval(contrast, 0.95) == pytest.approx((-6.828, 14.828), abs=1e-3)
+    assert contrasts.find_interval(contrast, 0.8) == pytest.approx((-0.745, 8.745), abs=1e-3)
+    assert make_contrast([1]).interval is None
 
 
 @pytest.mark.parametrize(
-    ("gains", "changes", "word"),
+    ("effects", "word"),
     [
-        ([3, 4, 5], {}, "holds"),
-        ([-3, -4, -5], {}, "does not hold"),
-        ([-1, 3, 0], {}, "not decided"),
-        # Two standard errors, but p 0.18.
-        ([0, 2, 4], {}, "not decided"),
-        ([0.1, -0.1, 0.05], {}, "no difference"),
-        ([3], {}, "one seed"),
-        ([3, 4], {}, "two seeds"),
-        ([3, 4, 5], {"doubt": "another rate"}, "not decided"),
-        ([0, 0, 0], {"is_same": True}, "holds"),
-        ([3, 4, 5], {"is_same": True}, "does not hold"),
+        ([3, 4, 5], "clear"),
+        ([-3, -4, -5], "clear, against"),
+        # The interval at 95 % contains 0, that at 80 % does not.
+        ([0.5, 2, 4], "likely"),
+        ([-0.5, -2, -4], "likely, against"),
+        # One of five disagrees.
+        ([-0.1, 2, 3, 3, 4], "likely"),
+        # Two of ten disagree, and 0 is outside of both intervals.
+        ([-1, -1, *[4] * 8], "likely"),
+        ([-1, -1, -1, *[6] * 7], "unclear"),
+        ([-0.1, 2, 4], "unclear"),
+        ([0.1, -0.1, 0.2], "none"),
+        # Different from 0, and not from none.
+        ([0.1, 0.1, 0.11], "none"),
+        ([3, 4], "unclear"),
+        ([3], "unclear"),
     ],
 )
-def test_a_claim_is_judged_by_its_gains(gains, changes, word):
-    [verdict] = verdicts.judge([make_claim(gains, **changes)])
-    assert verdict.word == word
-    assert changes.get("doubt", "") in str(verdict)
-    assert ("95 % interval" in str(verdict)) == (word == "not decided")
+def test_a_word_follows_from_the_interval_and_the_seeds(effects, word):
+    assert contrasts.judge(make_contrast(effects)) == word
 
 
-def make_claim(gains, **changes):
-    texts = dict.fromkeys(("claim", "source", "theirs", "ours", "scale"), "")
-    return Claim(**texts, gains=gains, margin=1.0, **changes)
+def test_documents_that_differ_widen_the_interval_and_equal_ones_do_not():
+    alike = [[3.0] * 6, [4.0] * 6, [5.0] * 6]
+    apart = [[value - 9, value + 9] * 3 for value in (3.0, 4.0, 5.0)]
+    plain = make_contrast([3, 4, 5]).interval
+    assert make_contrast([3, 4, 5], documents=alike).interval == pytest.approx(plain)
+    low, high = make_contrast([3, 4, 5], documents=apart).interval
+    # Six documents 9 from their mean: a standard error of 9 / sqrt(6) = 3.7.
+    assert low == pytest.approx(4 - 1.96 * 3.7, abs=1)
+    assert high == pytest.approx(4 + 1.96 * 3.7, abs=1)
+    assert contrasts.judge(make_contrast([3, 4, 5], documents=apart)) == "unclear"
 
 
-def test_an_undecided_claim_has_the_interval_of_its_mean():
-    [verdict] = verdicts.judge([make_claim([1, 2, 9])])
-    # 4 ± 4.3027 * 4.3589 / sqrt(3), by a printed table of t.
-    assert str(verdict).endswith("(95 % interval -6.83 to 14.8)")
-    [verdict] = verdicts.judge([make_claim([3, 4, 5])])
-    assert verdict.interval is None
+def test_effects_are_shown_with_sign_unit_and_the_seeds_above_0():
+    contrast = make_contrast([0.2, -0.1, 0.2])
+    assert contrast.format_effect() == "+0.100 nats"
+    assert contrast.format_interval() == "-0.330 to +0.530"
+    assert contrast.count_seeds() == "2 of 3"
+    assert Contrast("", [10, 12], "% less", 1).format_effect() == "+11.0 % less"
 
 
-def test_a_gain_that_holds_alone_is_not_decided_among_many():
-    rows = [make_claim(gains) for gains in ([3, 4, 5], [-9, 9, 1], [1, -9, 9])]
-    words = [verdict.word for verdict in verdicts.judge(rows)]
-    assert words == ["not decided", "not decided", "not decided"]
-    assert verdicts.judge(rows[:1])[0].word == "holds"
+def test_primary_contrasts_are_few_and_each_is_one_of_its_folder():
+    results = pages.load_results()
+    assert len(claims.PRIMARY) <= 25
+    assert max(Counter(each.folder for each in claims.PRIMARY).values()) <= 3
+    assert all(each.why for each in claims.PRIMARY)
+    for each in claims.PRIMARY:
+        figures = import_module(f"experiments.{each.folder}.figures")
+        found = figures.list_contrasts(results.get(each.folder, {}))
+        assert each.contrast in {contrast.name for contrast in found}, each
 
 
-def test_the_front_page_has_the_worst_row_of_each_experiment_and_counts_all():
-    rows = claims.list_claims(claims.load_results())
-    text = claims.FRONT_PAGE.read_text().split(claims.BEGIN)[1].split(claims.END)[0]
-    every = [row for found in rows.values() for row in found]
-    holding = sum(verdict.word == "holds" for _, verdict in every)
-    assert f"{len(every)} claims: {holding} hold, " in text
-    for found in rows.values():
-        shown = [row for row in found if f"| {row[0].claim} |" in text]
-        assert len(shown) == 1
-        assert shown[0][1].rank == min(verdict.rank for _, verdict in found)
+def test_a_word_stands_beside_every_measured_primary_contrast_and_no_other():
+    for name, records in pages.load_results().items():
+        primary = {each.contrast for each in claims.PRIMARY if each.folder == name}
+        rows = pages.list_compared(name, records)
+        words = r"clear|likely|unclear|none|(clear|likely), against"
+        for row in rows:
+            assert re.fullmatch(words if row[0] in primary else "", row[-1]), row
+
+
+def test_a_contrast_without_results_is_not_measured_in_the_index():
+    rows = pages.format_index({}).splitlines()[2:]
+    assert len(rows) == len(claims.PRIMARY)
+    assert all("| not measured yet |" in row for row in rows)
+    fronts = pages.format_front({}).splitlines()[2:]
+    assert len(fronts) == sum(each.front for each in claims.PRIMARY)
 
 
 RECORDS = {
@@ -106,15 +120,14 @@ RECORDS = {
     for path in sorted((REPOSITORY / "experiments").glob("*/results.json"))
     for name, record in json.loads(path.read_text())["records"].items()
 }
-VARY = {"weights", "weights and data", "nothing: they are repetitions"}
-VARY |= {"nothing: processes repeat one computation"}
+VARY = {"weights", "weights and data", "nothing: processes repeat one computation"}
 
 
 def test_a_record_names_its_text_and_what_its_seeds_vary():
     for name, record in RECORDS.items():
         assert record["origin"]["seeds_vary"] in VARY, name
         # Networks with random weights, and steps that are only timed, read no text.
-        if not name.startswith(("sliding_window/", "first_computation/")) | name.endswith("/pace"):
+        if not (name.startswith("first_computation/") or record.get("kind") == "pace"):
             assert re.fullmatch(r"[0-9a-f]{16}|[0-9a-f]{64}", record["text"]), name
 
 
@@ -128,7 +141,8 @@ def test_results_name_commits_that_are_in_the_repository():
         pytest.skip("a shallow clone lacks them")
     paths = [*(REPOSITORY / "experiments").glob("*/results.json")]
     paths += (REPOSITORY / "experiments" / "speed" / "results").glob("*.json")
-    paths.append(REPOSITORY / "experiments" / "reproduction" / "golden_curve.json")
+    paths += [REPOSITORY / "tests" / name for name in ("golden/training_curve.json",)]
+    paths += [REPOSITORY / "tests" / "training" / "recipes.json"]
     for path in paths:
         commits = set(re.findall(r'"commit": "([^"]*)"', path.read_text()))
         assert commits, path

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.reproduction import golden_curve
 from experiments.speed import summary
 from experiments.speed.cases import CASES
 from experiments.speed.timing import Machine, Operations, Times, find_kind
+from tests.golden import train_as_recorded
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be verified")
@@ -21,10 +21,10 @@ from experiments.speed.timing import Machine, Operations, Times, find_kind
     ("steps", "tolerance"), [(6, 1e-10), pytest.param(150, 1e-8, marks=pytest.mark.slow)]
 )
 def test_training_reproduces_the_losses_of_the_original_code(steps, tolerance):
-    with np.load(golden_curve.CURVE) as curve:
+    with np.load(train_as_recorded.CURVE) as curve:
         # Every step is clipped.
         assert min(curve["grad_norm"]) > json.loads(str(curve["info"]))["clip_global_norm"]
-        found = golden_curve.compare(curve, steps)
+        found = train_as_recorded.compare(curve, steps)
     assert found["steps"] == steps
     assert found["largest_loss_difference"] < tolerance
     if steps == 150:
@@ -34,7 +34,7 @@ def test_training_reproduces_the_losses_of_the_original_code(steps, tolerance):
 
 def test_a_curve_with_an_unknown_schedule_is_refused():
     with pytest.raises(ValueError, match="schedule: 'linear' cannot be repeated"):
-        golden_curve.schedule({"schedule": "linear", "steps": 9})
+        train_as_recorded.schedule({"schedule": "linear", "steps": 9})
 
 
 @pytest.fixture(scope="module")

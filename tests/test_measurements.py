@@ -4,8 +4,6 @@ With one layer, a token's nats depend only on the tokens that it sees, so that a
 known by how many these are.
 """
 
-import copy
-import csv
 import json
 import math
 from argparse import Namespace
@@ -18,27 +16,25 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments import common, pace
-from experiments.ablation import run as ablation
-from experiments.ablation.rows import FAST, ROWS
-from experiments.copied import run as copied
+from experiments import common, compressors, pace
+from experiments.attention_length import run as attention_length
+from experiments.copying import figures as copying_figures
+from experiments.copying import run as copying
 from experiments.depth import run as depth
-from experiments.dose import run as dose
 from experiments.fragmentation import run as fragmentation
-from experiments.memory_length import run as memory_length
-from experiments.own_network import run as own_network
-from experiments.own_text import run as own_text
-from experiments.precision import run as precision
+from experiments.how_far_back import run as how_far_back
+from experiments.how_far_back.passages import score_copies
+from experiments.novels import run as novels
+from experiments.original import run as original
+from experiments.other_networks import lstm
+from experiments.other_networks import run as other_networks
 from experiments.quickstart import run as quickstart
-from experiments.recall import run as recall
-from experiments.recurrence import run as recurrence
-from experiments.sliding_window import run as sliding_window
-from experiments.sorting import answers
-from experiments.sorting import run as sorting
+from experiments.the_paper import reading
+from experiments.the_paper import run as the_paper
+from experiments.the_paper.rows import FAST, ROWS
 from experiments.tiny_shakespeare import run as tiny_shakespeare
 from experiments.words import run as words
 from txl_lightning import __main__ as entry
-from txl_lightning.analysis.context_length import spread_targets
 from txl_lightning.data.settings import DataConfig
 from txl_lightning.model import EvalLengths
 
@@ -78,35 +74,32 @@ def mean_nats_of_pieces(net, ids, before, seen):
 
 
 @pytest.mark.parametrize(("recurrence", "best"), [(True, 32), (False, 16)])
-def test_ablation_chooses_the_length_on_val_and_scores_no_context(make_net, recurrence, best):
+def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net, recurrence, best):
     row = next(row for row in ROWS if row.recurrence == recurrence)
     net = make_net(n_layer=1, mem_len=16 if recurrence else 0)
     texts = {"val": draw_text(2), "test": draw_text(4)}
     seen = {n: np.where(np.arange(8) == 0, n, n - 8 + np.arange(8)) for n in (8, 16)}
-    as_trained = seen[16]
     if recurrence:
         seen = {n: np.full(8, n) for n in (8, 16, 32)}
-        as_trained = count_seen(np.arange(32, 40), 16, 16)
 
     def expect(split, seen):
         nats = mean_nats_of_pieces(net, texts[split], 32, seen)
         return pytest.approx(math.exp(nats), rel=1e-9)
 
     store = SimpleNamespace(ids=texts.__getitem__)
-    found = ablation.measure_perplexities(net, store, row, FAST)
+    found = reading.measure_best_length(net, store, row, FAST)
     assert found == {
         "attention_len": best,
-        "test": expect("test", seen[best]),
-        "test_as_trained": expect("test", as_trained),
+        "best": expect("test", seen[best]),
         "val": {str(n): expect("val", seen[n]) for n in seen},
     }
     # On the test text, the shortest length is best.
-    assert expect("test", seen[8]).expected < found["test"]
+    assert expect("test", seen[8]).expected < found["best"]
 
 
 def test_a_longer_memory_is_measured_on_the_same_tokens(make_net):
     net, ids, lengths = make_net(n_layer=1, mem_len=16), draw_text(3), (0, 16, 32)
-    nats = memory_length.nats_by_memory(net, ids, FAST, lengths)
+    nats = reading.read_with_memories(net, ids, FAST, lengths)
     for mem_len in lengths:
         seen = count_seen(np.arange(32, 40), 16, mem_len)
         expected = mean_nats_of_pieces(net, ids, 32, seen)
@@ -122,29 +115,6 @@ def test_a_position_in_the_segment_is_predicted_from_as_many_tokens_as_it_says(m
     expected_N = nats_of(net, ids, np.arange(1, len(ids)), seen_N[1:])
     np.testing.assert_allclose(nats_GL.ravel()[1:], expected_N, rtol=1e-9)
     assert np.isnan(nats_GL[0, 0])
-
-
-def test_answers_by_rereading_use_no_memory_and_shares_are_of_right_ones(make_net, monkeypatch):
-    net, shown_BL, read = make_net(mem_len=0), torch.randint(10, (8, 20)), []
-    text_BL = shown_BL
-    with torch.inference_mode():
-        for _ in range(20):
-            text_BL = torch.cat([text_BL, net(text_BL)[0][:, -1:].argmax(-1)], dim=1)
-    right_BL = text_BL[:, 20:].clone()
-    net.embedding.register_forward_hook(lambda module, given, out: read.append(given[0].size(1)))
-    assert answers.score_answers(net, shown_BL, right_BL)["memory_accuracy"] == 1
-    assert read == [20, *[1] * 19, *range(20, 40)]
-    # By rereading, 2 of 8 answers have another last digit.
-    other_BL = right_BL.clone()
-    other_BL[:2, -1] += 1
-    monkeypatch.setattr(answers, "answer_by_rereading", lambda *_: other_BL)
-    assert answers.score_answers(net, shown_BL, right_BL) == {
-        "identical": 0.75,
-        "memory_accuracy": 1,
-        "memory_digit_accuracy": [1] * 20,
-        "rereading_accuracy": 0.75,
-        "rereading_digit_accuracy": [1] * 19 + [0.75],
-    }
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +133,11 @@ def finished(tmp_path_factory, sizes):
 def args(monkeypatch, finished, tmp_path):
     """Arguments of experiments, which find the finished run in place of a new one."""
     monkeypatch.setattr(common, "fit", lambda folder, options: replace(finished, options=options))
-    seconds = {"4, memory": 0.3, "4": 0.2, "xl": 0.3, "lstm": 0.1}
-    records = {"pace": {"step_seconds": seconds}}
-    records |= {f"rate {kind}": {"rate": 3e-3} for kind in [*seconds, "8", "12"]}
+    seconds = {"4, memory": 0.3, "4": 0.2, "xl adamw": 0.3, "lstm adamw": 0.1}
+    seconds |= dict.fromkeys(attention_length.KINDS, 0.1)
+    records = {name: {"step_seconds": seconds} for name in ("pace", "pace adamw")}
+    kinds = [*seconds, "8", "12", "recurrence"]
+    records |= {f"rate {kind}": {"rate": 3e-3} for kind in kinds}
     (tmp_path / "results.json").write_text(json.dumps({"records": records}))
     where = {"runs": tmp_path, "out": tmp_path / "results.json", "minutes": 2.0}
     return Namespace(fast=True, text=None, precision="32-true", **where)
@@ -174,20 +146,20 @@ def args(monkeypatch, finished, tmp_path):
 @pytest.mark.parametrize(
     ("measure", "values", "of_data"),
     [
-        (ablation.measure_row, lambda seed: (ROWS[0], seed), True),
+        (the_paper.measure, lambda seed: ("memory", seed), True),
+        (the_paper.measure, lambda seed: ("early: recurrence", seed), True),
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
-        (memory_length.measure_longer, lambda seed: (seed, memory_length.READ_ROWS[1]), True),
-        (recall.measure, lambda seed: ("32", seed), True),
-        (sorting.measure_answers, lambda seed: ("fresh", seed), False),
+        (how_far_back.measure, lambda seed: ("values 32", seed), True),
+        (how_far_back.measure, lambda seed: ("passages memory", seed), False),
         (quickstart.measure, lambda seed: ("memory", seed), False),
         (tiny_shakespeare.measure, lambda seed: ("memory", seed), False),
-        (words.measure, lambda seed: ("lstm", seed), False),
+        (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (depth.measure, lambda seed: ("8", seed), False),
-        (own_text.train_and_measure, lambda seed: (seed, Path(), Path()), False),
-        (precision.measure, lambda seed: ("bf16-mixed", seed), False),
-        (copied.measure, lambda seed: ("memory", seed), False),
-        (dose.measure, lambda seed: ("memory", 1, seed), True),
-        (recurrence.measure, lambda seed: ("memory", seed, 3e-3), True),
+        (novels.measure, lambda seed: ("memory", 1, seed), True),
+        (novels.measure_book, lambda seed: (seed,), False),
+        (attention_length.measure, lambda seed: ("python_source, memory", seed), False),
+        (copying.measure, lambda seed: ("memory", seed), True),
+        (original.measure, lambda seed: ("ours", seed), False),
     ],
     ids=lambda value: getattr(value, "__module__", ""),
 )
@@ -211,6 +183,9 @@ def test_a_seed_reaches_the_weights_and_where_it_should_the_data(
 
 NATS = {
     words: lambda found: {"as trained": found["nats"]},
+    attention_length: lambda found: {
+        way: bits * math.log(2) for way, bits in found["bits_per_byte"].items()
+    },
     tiny_shakespeare: lambda found: found["nats_by_mem_len"],
     quickstart: lambda found: {n: b * math.log(2) for n, b in found["bits_per_byte"].items()},
 }
@@ -221,15 +196,21 @@ WITH_MEMORY = {f"mem_len {n}": (64, n) for n in (0, 128, 256)}
 @pytest.mark.parametrize(
     ("experiment", "kind", "split", "rows", "ways"),
     [
-        (words, "xl", "test", 16, {"as trained": (64, 8)}),
         (depth, "4, memory", "test", 16, {"memory": (64, 128)}),
         (depth, "12", "test", 16, {"segments": (64, 0), "window": (8, 56)}),
         (tiny_shakespeare, "memory", "val", 12, {"0": (64, 0), "64": (64, 64)}),
         (quickstart, "memory", "test", 16, WITH_MEMORY),
         # A window rereads 56 bytes for each 8, and sees as many as with a memory of 56.
         (quickstart, "alone", "test", 16, {"mem_len 0": (64, 0), "window": (8, 56)}),
+        (
+            attention_length,
+            "enwik8_prefix, segment",
+            "test",
+            8,
+            {"segments": (192, 0), "window": (8, 184)},
+        ),
+        (attention_length, "python_source, memory", "test", 8, {"memory": (64, 128)}),
     ],
-    ids=["words", "depth", "depth without memory", "tiny_shakespeare", "quickstart", "alone"],
 )
 def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
     args, finished, experiment, kind, split, rows, ways
@@ -261,7 +242,7 @@ def test_recipe_of_nanogpt_is_also_scored_by_random_segments_without_memory(args
         (quickstart, "memory", "alone"),
         (tiny_shakespeare, "memory", "plain"),
         (depth, "4, memory", "4"),
-        (copied, "memory", "alone"),
+        (how_far_back, "passages memory", "passages alone"),
     ],
 )
 def test_networks_that_are_compared_differ_in_their_memory_alone(args, experiment, memory, plain):
@@ -272,7 +253,8 @@ def test_networks_that_are_compared_differ_in_their_memory_alone(args, experimen
 
 def test_both_networks_of_words_have_equal_minutes_and_differ_in_the_network_alone(args):
     args.fast = False
-    xl, lstm = (words.measure(args, kind, 1)["options"] for kind in ("xl", "lstm"))
+    kinds = ("xl adamw", "lstm adamw")
+    xl, lstm = (words.measure(args, kind, 2.0, 1)["options"] for kind in kinds)
     # 90 % of two minutes, by 0.3 and 0.1 seconds a step.
     assert (xl["trainer.max_steps"], lstm["trainer.max_steps"]) == (360, 1080)
     shared = ("model.net.cutoffs", "model.net.dropout")
@@ -281,19 +263,89 @@ def test_both_networks_of_words_have_equal_minutes_and_differ_in_the_network_alo
     assert {name for name in names if xl[name] != lstm[name]} == set()
 
 
-def test_networks_of_depth_have_equal_updates_but_one_has_equal_time(args, monkeypatch):
+def test_words_are_scored_in_test_with_the_memory_of_training(args, finished):
+    found = words.measure(args, "xl adamw", 2.0, 1)["nats"]
+    ids, row_len = finished.store.ids("test").astype(np.int64), -(-2001 // 16)
+    places = np.setdiff1d(np.arange(2001), np.arange(16) * row_len)
+    seen = count_seen(places % row_len, 64, 8)
+    assert found == pytest.approx(nats_of(finished.net, ids, places, seen).mean(), rel=1e-6)
+
+
+def test_words_are_tuned_by_validation_in_optimizer_rate_and_dropout(args, finished, monkeypatch):
+    records = json.loads(args.out.read_text())["records"]
+    rates = {"adamw": {"0.003": 2.0, "0.006": 1.5}, "muon": {"0.003": 1.0, "0.0015": 1.2}}
+    for optimizer, val in rates.items():
+        rate = float(min(val, key=val.get))
+        found = {"optimizer": optimizer, "val": val, "rate": rate}
+        records[f"rate lstm {optimizer}"] = found
+    records["pace tuned"] = {"step_seconds": {"lstm muon": 0.1}}
+    args.out.write_text(json.dumps({"records": records}))
+    args.fast, fits = False, []
+
+    def fit(folder, options):
+        fits.append(options)
+        folder.mkdir()
+        nats = abs(options["model.net.dropout"] - 0.2)
+        (folder / "metrics.csv").write_text(f"step,val/nats\n1,{nats}\n")
+        return replace(finished, folder=folder, options=options)
+
+    monkeypatch.setattr(common, "fit", fit)
+    found = words.choose_dropout(args, "lstm tuned", 30.0)
+    assert found["settings"] == {"optimizer": "muon", "rate": 0.003, "dropout": 0.2}
+    # Half of 90 % of thirty minutes, at 0.1 seconds a step.
+    assert {options["trainer.max_steps"] for options in fits} == {8100}
+    assert {options["model.optim.muon_lr"] for options in fits} == {0.006}
+    assert {options["seed_everything"] for options in fits} == {words.TUNING_SEED}
+
+
+def test_an_lstm_of_linear_maps_computes_what_torchs_does(make_net):
+    net = lstm.LSTMConfig(n_token=11, width=8, n_layer=2).build()
+    theirs = torch.nn.LSTM(8, 8, 2)
+    for n in range(2):
+        for name, each in (("ih", net.maps[2 * n]), ("hh", net.maps[2 * n + 1])):
+            getattr(theirs, f"weight_{name}_l{n}").data.copy_(each.weight)
+            getattr(theirs, f"bias_{name}_l{n}").data.copy_(each.bias)
+    tokens_BL = torch.randint(11, (3, 5))
+    h_BLD, memory = net.encode(tokens_BL)
+    out_LBD, (h_NBD, c_NBD) = theirs(net.embedding(tokens_BL.T))
+    torch.testing.assert_close(h_BLD, out_LBD.transpose(0, 1))
+    torch.testing.assert_close((memory.h_NBD, memory.c_NBD), (h_NBD, c_NBD))
+
+
+def test_equal_attention_length_has_equal_tokens_of_an_update_and_equal_minutes(args, monkeypatch):
+    monkeypatch.setattr(attention_length, "find_prefix", lambda: Path("prefix.txt"))
+    records = json.loads(args.out.read_text())["records"]
+    records["pace"]["step_seconds"] |= {"enwik8_prefix, segment": 0.2}
+    args.out.write_text(json.dumps({"records": records}))
+    args.fast = False
+    kinds = ("enwik8_prefix, memory", "enwik8_prefix, segment")
+    memory, segment = (attention_length.measure(args, kind, 1)["options"] for kind in kinds)
+    sizes = [(o["data.tgt_len"], o["data.batch_size"]) for o in (memory, segment)]
+    assert sizes == [(64, 12), (192, 4)]
+    assert memory["model.net.mem_len"] + memory["data.tgt_len"] == segment["data.tgt_len"]
+    assert segment["model.net.mem_len"] == 0
+    # 90 % of two minutes.
+    assert [o["trainer.max_steps"] for o in (memory, segment)] == [1080, 540]
+    own = ("data.tgt_len", "data.batch_size", "model.net.mem_len", "trainer.")
+    names = {name for name in memory | segment if not name.startswith(own)}
+    assert {name for name in names if memory[name] != segment[name]} == set()
+
+
+def test_networks_of_depth_have_equal_updates_but_one_has_as_many_more_as_it_is_faster(
+    args, monkeypatch
+):
     monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     args.fast = False
     options = {kind: depth.measure(args, kind, 1)["options"] for kind in depth.LAYERS}
     steps = {kind: each["trainer.max_steps"] for kind, each in options.items()}
     # Steps of 0.3 seconds with memory, and of 0.2 without.
-    assert steps == dict.fromkeys(depth.LAYERS, 1500) | {"4, equal time": 2250}
+    assert steps == dict.fromkeys(depth.LAYERS, 1500) | {"4, more updates": 2250}
     nets = [(each["model.net.n_layer"], each["model.net.mem_len"]) for each in options.values()]
     assert nets == [(4, 128), (4, 0), (4, 0), (8, 0), (12, 0)]
 
 
 @pytest.mark.parametrize("precision_", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("experiment", [depth, own_network])
+@pytest.mark.parametrize("experiment", [depth, other_networks, attention_length])
 def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, experiment, precision_):
     given = []
     monkeypatch.setattr(
@@ -306,10 +358,17 @@ def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, experim
     assert given == [precision_ == "bf16-mixed"] * len(seconds)
 
 
-@pytest.mark.parametrize(("experiment", "net"), [(words, "xl"), (depth, "4")])
+@pytest.mark.parametrize(
+    ("experiment", "values"),
+    [
+        (words, ("xl adamw", "adamw")),
+        (depth, ("4",)),
+        (attention_length, ("python_source, segment",)),
+    ],
+)
 @pytest.mark.parametrize(("best", "beyond"), [(12e-3, 24e-3), (1.5e-3, 0.75e-3)])
 def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
-    args, finished, monkeypatch, experiment, net, best, beyond
+    args, finished, monkeypatch, experiment, values, best, beyond
 ):
     def fit(folder, options):
         folder.mkdir()
@@ -318,108 +377,91 @@ def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
         return replace(finished, folder=folder, options=options)
 
     monkeypatch.setattr(common, "fit", fit)
-    found = experiment.choose_rate(args, net)
+    found = experiment.choose_rate(args, *values)
     assert found["rate"] == best
     assert found["val"][f"{best:g}"] == 1
     assert {f"{2 * best:g}", f"{best / 2:g}"} < set(found["val"])
     assert f"{beyond:g}" in found["val"]
 
 
-def test_xz_is_measured_alone_and_after_the_training_text(monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["xz", "ppmd"])
+def test_a_compressor_is_measured_alone_and_after_the_training_text(monkeypatch, tmp_path, name):
+    skip_without(name)
     train = np.random.default_rng(0).integers(0, 16, 9500).astype(np.uint8).tobytes()
     # The last twentieth is in the training text, too.
     (tmp_path / "text.txt").write_bytes(train + train[:500])
     monkeypatch.setenv("TXL_DATA", str(tmp_path))
     data = DataConfig(path=str(tmp_path / "text.txt"), vocab="bytes")
-    found = common.measure_xz(Namespace(fast=False), data)
+    found = compressors.measure(Namespace(fast=False), name, data)
     assert found["bytes"] == 500
     assert 4 < found["alone"] < 6
-    assert found["after"] < 0.5
+    assert found["after"] < 0.8
 
 
-def test_xz_reads_the_text_that_the_model_has_read(monkeypatch, tmp_path):
+def skip_without(name):
+    if name == "ppmd":
+        pytest.importorskip("pyppmd")
+
+
+@pytest.mark.parametrize("name", ["xz", "ppmd"])
+def test_bits_after_a_text_are_of_what_that_text_does_not_contain(name):
+    skip_without(name)
+    text = bytes(torch.randint(256, (20_000,), generator=torch.manual_seed(0)).tolist())
+    assert compressors.count_bits(name, text) == pytest.approx(8, abs=0.4)
+    assert compressors.count_bits(name, text, text) < 0.2
+
+
+def test_ppmd_has_the_order_and_memory_that_its_name_says():
+    pyppmd = pytest.importorskip("pyppmd")
+    text = b"as many words as there are in many words" * 9
+    coded = pyppmd.Ppmd7Encoder(16, 2**30)
+    n_byte = len(coded.encode(text)) + len(coded.flush())
+    assert compressors.count_bits("ppmd", text) == pytest.approx(8 * n_byte / len(text))
+
+
+def test_a_book_is_compressed_after_the_text_that_the_network_has_read(monkeypatch, tmp_path):
     monkeypatch.setenv("TXL_DATA", str(tmp_path / "data"))
     for split in ("train", "valid", "test"):
         (tmp_path / split).mkdir()
         text = "".join(f"{split} {n}\n" for n in range(200))
         (tmp_path / split / "book.txt").write_text(text)
-    args = Namespace(fast=True, precision="32-true")
     train = (tmp_path / "train" / "book.txt").read_bytes()
-    # 4 rows, of each 4 segments of 16 bytes.
-    rows = [train[row * (len(train) // 4) :][:64] for row in range(4)]
-    assert own_text.read_training_text(own_text.choose_options(args, tmp_path))[1] == b"".join(rows)
-    found = own_text.measure_xz(args, tmp_path, tmp_path / "test" / "book.txt")
-    assert (found["read_bytes"], found["train_bytes"]) == (256, len(train))
-    assert found["after"] < found["read"] < found["alone"]
+    monkeypatch.setitem(novels.FAST, "data.path", str(tmp_path))
+    monkeypatch.setitem(novels.FAST, "data.tgt_len", 16)
+    # 2 rows, of each 4 segments of 16 bytes.
+    rows = [train[row * (len(train) // 2) :][:64] for row in range(2)]
+    args = Namespace(fast=True, precision="32-true")
+    assert novels.read_training_text(args)[1:] == (b"".join(rows), train)
+    found = novels.compress_book(args, "xz")
+    assert (found["read_bytes"], found["train_bytes"]) == (128, len(train))
+    assert found["after"] < found["alone"]
 
 
-def test_xz_after_a_text_costs_only_what_that_text_does_not_contain():
-    text = bytes(torch.randint(256, (20_000,), generator=torch.manual_seed(0)).tolist())
-    bits = common.compress(text, text)
-    assert bits["alone"] == pytest.approx(8, abs=0.1)
-    assert bits["after"] < 0.2
-    assert common.compress(text, b"")["after"] == pytest.approx(bits["alone"], abs=0.05)
-
-
-def test_a_book_is_scored_whole_and_by_chapter_with_memory_and_without(finished, tmp_path):
+def test_a_book_is_scored_whole_with_memory_and_without(args, finished, monkeypatch, tmp_path):
     book = tmp_path / "book.txt"
-    book.write_text("".join(f"Chapter {n}\nAll is well that ends well.\n" for n in range(9)))
+    book.write_text("All is well that ends well.\n" * 9)
     ids = np.frombuffer(book.read_bytes(), np.uint8).astype(np.int64)
-    found = own_text.measure(finished, book)
+    monkeypatch.setattr(novels, "find_book", lambda args: book)
+    found = novels.measure_book(args, 1)["bits_per_byte_by_mem_len"]
     for mem_len in (0, 8):
         places = np.arange(1, len(ids))
-        bits_N = nats_of(finished.net, ids, places, count_seen(places, 64, mem_len)) / math.log(2)
-        whole = found["bits_per_byte_by_mem_len"][str(mem_len)]
-        assert whole == pytest.approx(bits_N.mean(), rel=1e-6)
-        chapters = found["chapter_bits_by_mem_len"][str(mem_len)]
-        assert chapters[1:] == pytest.approx(bits_N[37:].reshape(8, 38).mean(axis=1), rel=1e-6)
-    assert book.read_text().startswith(found["prompt"][:10], 240)
+        nats_N = nats_of(finished.net, ids, places, count_seen(places, 64, mem_len))
+        assert found[str(mem_len)] == pytest.approx(nats_N.mean() / math.log(2), rel=1e-6)
 
 
-def test_gains_of_context_are_of_each_network_on_the_test_text(args, monkeypatch, finished):
-    nets = {kind: copy.deepcopy(finished.net) for kind in recurrence.CONTEXT}
-    for n, net in enumerate(nets.values()):
-        with torch.no_grad():
-            net.embedding.weight *= 1 + n / 2
-    named = {kind.replace(" ", "_"): net for kind, net in nets.items()}
-    monkeypatch.setattr(
-        common, "fit", lambda folder, options: replace(finished, net=named[folder.name[:-2]])
-    )
-    args.out.write_text(json.dumps({"records": {f"rate {kind}": {"rate": 3e-3} for kind in nets}}))
-    found, ids = recurrence.measure_contexts(args, 1), finished.store.ids("test").astype(np.int64)
-    place_P, at = spread_targets(len(ids), 128, 50), np.array([[128], [128]])
-    # Tokens 65 to 128 back are those half the text away.
-    other = np.roll(ids, -(len(ids) // 2))
-    for kind, net in nets.items():
-        short_P, long_P = (nats_of(net, ids, place_P, np.full(50, n)) for n in (64, 128))
-        mixed = [np.r_[other[p - 128 : p - 64], ids[p - 64 : p + 1]] for p in place_P]
-        mixed_P = np.array([nats_of(net, each, *at)[0] for each in mixed])
-        [row] = [row for row in found["gains"] if (row["model"], row["r"]) == (kind, 1.0)]
-        for key, longer_P in {"gain": long_P, "control": mixed_P}.items():
-            lower = np.minimum(short_P, longer_P).mean() - short_P.mean()
-            assert row[key] == pytest.approx(1 - np.exp(lower), rel=1e-4)
-        how = {"mem_len": net.config.mem_len, "tgt_len": FAST.segment}
-        nats = copied.score_copies(net, ids, 64, 1, how)
-        saved = found["nats_saved_by_gap"][kind]["64"]
-        assert saved == pytest.approx(nats["control"] - nats["copy"])
+def test_copies_of_val_are_probed_at_each_validation(finished):
+    logged = {}
+    data = SimpleNamespace(store=finished.store, config=SimpleNamespace(tgt_len=8))
+    module = SimpleNamespace(net=finished.net, log=logged.__setitem__)
+    trainer = SimpleNamespace(sanity_checking=False, datamodule=data)
+    copying.CopyProbe().on_validation_epoch_end(trainer, module)
+    how = {"mem_len": finished.net.config.mem_len, "tgt_len": 8}
+    nats = score_copies(finished.net, finished.store.ids("val"), copying.GAP, 0, how)
+    assert logged == {copying.METRIC: pytest.approx(nats["control"] - nats["copy"])}
 
 
-def test_differences_between_precisions_are_those_of_validation(args, finished, capsys):
-    record = precision.measure(args, "32-true", 1)
-    values = record["curves"][precision.VALIDATION][precision.VALIDATION]
-    with (finished.folder / "metrics.csv").open() as file:
-        rows = [row["val/bits_per_byte"] for row in csv.DictReader(file)]
-    assert values == [float(value) for value in rows if value]
-    apart = {precision.VALIDATION: [values[0], 1.02 * values[1]]}
-    precision.print_differences([record, record | {"curves": {precision.VALIDATION: apart}}])
-    shown = [line.split("; ")[1] for line in capsys.readouterr().out.splitlines()]
-    assert shown == ["at most 0.00% from float32", "at most 2.00% from float32"]
-
-
-@pytest.mark.parametrize("disturbed", [False, True])
-def test_a_record_of_windows_tells_disturbed_times(args, monkeypatch, disturbed):
-    row = {"memory_ms_per_token": 1, "window_ms_per_token": 9, "memory_median_ms": 1.2}
-    rows = [{"attention_len": 16, "window_median_ms": 18 if disturbed else 9} | row]
-    monkeypatch.setattr(sliding_window, "compare_with_window", lambda *_, **sizes: rows)
-    found = sliding_window.measure(args, 2)
-    assert found == {"seed": 2, "rows": rows, "disturbed": disturbed}
+def test_a_network_has_learned_to_copy_at_the_first_validation_that_shows_it():
+    curve = {"steps": [9, 19, 29], copying.METRIC: [0.1, 0.3, 0.2]}
+    assert copying_figures.find_step({"curve": curve}) == 20
+    curve = {"steps": [9, 19], copying.METRIC: [0.1, 0.2]}
+    assert copying_figures.find_step({"curve": curve}) is None

@@ -1,14 +1,13 @@
-"""Nats per note, and the notes of a picture, are those of the tokens."""
+"""Nats per note are those of the tokens."""
 
 import json
 from argparse import Namespace
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from experiments import common
-from experiments.music import figures, run
+from experiments.music import run
 from tests.test_measurements import count_seen, draw_text, nats_of
 
 NAMES = ["PAD_None", "Bar_None", *(f"Pitch_{n}" for n in range(4))]
@@ -25,7 +24,7 @@ def test_nats_per_note_are_those_of_all_tokens_of_pieces_read_alone(make_net, ki
         # A window starts with one segment, of which each token sees all before it.
         seen = {
             "memory": places,
-            "robbed": count_seen(places, 64, 0),
+            "zero memory": count_seen(places, 64, 0),
             "segments": count_seen(places, 64, 0),
             "window": np.where(places < 8, places, np.minimum(places, 57 + (places - 1) % 8)),
         }[way]
@@ -33,16 +32,6 @@ def test_nats_per_note_are_those_of_all_tokens_of_pieces_read_alone(make_net, ki
         notes += sum(2 <= index < 6 for index in ids_T)
     found = run.measure_nats(net, pieces, NAMES, run.WAYS[kind][way])
     assert found == pytest.approx(nats / notes, rel=1e-6)
-
-
-def test_notes_have_the_times_and_pitches_of_their_tokens():
-    names = """
-        Bar_None Position_0 Pitch_60 Velocity_127 Duration_1.0.4 Pitch_64 Velocity_127
-        Duration_0.2.4 Bar_None Position_6 Pitch_48 Velocity_127 Duration_2.1.4 Pitch_50
-    """
-    first, second, last = figures.find_notes(names.split())
-    assert [first, second] == [(0, 1, 60), (0, Fraction(1, 2), 64)]
-    assert last == (Fraction(11, 2), Fraction(31, 4), 48)
 
 
 def test_a_seed_of_music_reaches_weights_and_the_order_of_pieces(monkeypatch, tmp_path):

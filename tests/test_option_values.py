@@ -70,9 +70,9 @@ def test_a_name_of_a_file_stays_as_it_is_given(parse_words, parse_fit, text):
 
 
 def test_a_text_in_a_config_is_read_as_yaml_once(parse_fit, tmp_path):
-    (tmp_path / "a.yaml").write_text("data: {path: '# notes'}\nwandb: {registry: null}\n")
+    (tmp_path / "a.yaml").write_text("data: {path: '# notes'}\nplan: {minutes: null}\n")
     settings = parse_fit(f"--config={tmp_path}/a.yaml")
-    assert (settings.data.path, settings.wandb.registry) == ("# notes", None)
+    assert (settings.data.path, settings.plan.minutes) == ("# notes", None)
 
 
 def test_null_leaves_an_option_out_but_is_a_word_of_a_prompt(parse_words, parse_fit):

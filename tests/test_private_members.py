@@ -13,7 +13,6 @@ import jsonargparse
 import optuna
 import pytest
 import torch
-import wandb
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
@@ -49,7 +48,6 @@ MEMBERS = {
     "csv_writer._check_log_dir_exists": "runs/logger",
     "csv_writer._rewrite_with_new_header": "runs/logger",
     "wandb_logger._wandb_init": "training/callbacks/wandb",
-    "wandb_run._log_artifact": "training/callbacks/wandb",
     "strategy._data_parallel_size": "training/fsdp",
     "study._storage": "sweeps/trials",
     "trial._trial_id": "sweeps/trials",
@@ -59,10 +57,10 @@ MEMBERS = {
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",
-    "torch._foreach_copy_": "model/precision",
+    "torch._foreach_copy_": "model/adaptation model/precision",
     "torch._foreach_div": "training/lamb",
     "torch._foreach_lerp": "training/muon",
-    "torch._foreach_lerp_": "training/lamb training/muon",
+    "torch._foreach_lerp_": "model/adaptation training/lamb training/muon",
     "torch._foreach_mul_": "training/lamb training/muon",
     "torch._foreach_norm": "training/lamb",
     "torch._foreach_sqrt": "training/lamb",
@@ -88,7 +86,6 @@ def libraries():
         csv_logger=CSVLogger("runs"),
         csv_writer=ExperimentWriter,
         wandb_logger=WandbLogger(),
-        wandb_run=wandb.Run,
         strategy=ModelParallelStrategy(),
         study=study,
         trial=study.trials[0],

@@ -1,13 +1,13 @@
-"""Recall of values by distance is measured as experiments/recall says."""
+"""Recall of values by distance is measured as experiments/how_far_back says."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.ablation.rows import FAST
-from experiments.recall import figures, pairs
-from experiments.recall import run as recall
+from experiments.how_far_back import figures, pairs
+from experiments.how_far_back import values as recall
+from experiments.the_paper.rows import FAST
 from tests.test_measurements import count_seen, draw_text, predict
 
 
@@ -85,23 +85,18 @@ def test_a_recalled_value_is_looked_up_where_it_is_in_the_text(make_net):
 
 
 def make_records(shares, mem_len=128):
-    curve, records = {"steps": [9, 19, 29], "val/nats": [4.0, 3.0, 2.0]}, {}
+    records = {}
     for seed, share in enumerate(shares):
-        record = {"mem_len": mem_len, "seed": seed, "segment": 32, "curve": curve}
+        record = {"kind": f"values {mem_len}", "mem_len": mem_len, "seed": seed}
         accuracies = {2**n: 1.0 for n in range(1, 9)} | {64: share}
         rows = [{"nearest": n, "accuracy": a, "asked": 9} for n, a in accuracies.items()]
         records[f"{mem_len} {seed}"] = record | {"rows": rows}
     return records
 
 
-def test_a_claim_of_recall_is_of_the_longest_range_that_the_memory_covers():
-    [claim] = figures.list_claims(make_records([0.9, 0.2, 0.6]))
-    assert claim.claim == "Values recalled from 64 to 127 tokens ago, mem_len 128"
-    assert claim.ours.startswith("2 of 3 seeds recall them: 90, 20, 60 %")
-    assert claim.gains == pytest.approx([77.5, 7.5, 47.5])
-    assert not figures.list_claims(make_records([0.9], mem_len=0))
-
-
-def test_a_network_has_learned_when_half_of_the_fall_of_its_nats_is_done():
-    assert figures.find_learning_step({"steps": [9, 19, 29], "val/nats": [4.0, 3.1, 2.0]}) == 29
-    assert figures.find_learning_step({"steps": [9, 19, 29], "val/nats": [4.0, 3.0, 2.0]}) == 19
+def test_recall_is_compared_with_guessing_at_the_longest_range_that_the_memory_covers():
+    contrast = figures.list_contrasts(make_records([0.9, 0.2, 0.6]))[0]
+    assert contrast.name == "values 64 to 127 tokens ago: memory of 128 against guessing"
+    assert contrast.effects == pytest.approx([77.5, 7.5, 47.5])
+    names = [each.name for each in figures.list_contrasts(make_records([0.9], mem_len=0))]
+    assert not any(name.startswith("values") for name in names)

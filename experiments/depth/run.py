@@ -3,11 +3,11 @@
     python -m experiments.depth.run [--seeds 1 2 3] [--only KIND ...] [--fast]
 
 Bytes: the first 4,154,064 of enwik8, of which 90 % are for training. Networks of 4 layers with a
-memory, and of 4, 8 and 12 layers without; "4, equal time" has as many more updates as they take
-less time (pace.py), the others equal updates. The learning rate of each is doubled or halved until
-validation text gets worse, after a third of the updates, with seed 0, which is not reported. The
-test text is read as in training; without memory also by a window that moves by 8 bytes. xz
-compresses it after the training text.
+memory, and of 4, 8 and 12 layers without; "4, more updates" has as many more as its steps took
+less time in turn (pace.py), the others equal updates. The learning rate of each is doubled or
+halved until validation text gets worse, after a third of the updates, with seed 0, which is not
+reported. The test text is read as in training; without memory also by a window that moves by 8
+bytes.
 """
 
 from argparse import Namespace
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from experiments import common, pace
+from experiments import common, compressors, pace
 from experiments.results import load_records
 from txl_lightning.data.corpora import ENWIK8, place_file
 from txl_lightning.data.settings import DataConfig
@@ -29,7 +29,7 @@ OPTIONS = common.MUON | common.flatten(
         "trainer": {"gradient_clip_val": 1.0, "limit_val_batches": 100},
     }
 )
-LAYERS = {"4, memory": 4, "4": 4, "4, equal time": 4, "8": 8, "12": 12}
+LAYERS = {"4, memory": 4, "4": 4, "4, more updates": 4, "8": 8, "12": 12}
 """Layers by kind; those without "memory" have none."""
 FIRST_RATE = 6e-3
 TUNING_SEED = 0
@@ -39,14 +39,14 @@ READINGS = {
     "window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8},
 }
 # It needs no download.
-FAST = common.FAST | {"data.path": str(common.REPOSITORY / "experiments/own_text/page.txt")}
+FAST = common.FAST | {"data.path": str(common.REPOSITORY / "experiments/novels/page.txt")}
 
 
 def main() -> None:
-    """Compress with xz; time a step of each kind, choose its rate, and train it with each seed."""
+    """Compress the text; time a step of each kind, choose its rate, and train it with each seed."""
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=LAYERS)
     path = FAST["data.path"] if args.fast else find_prefix()
-    common.measure_once(args, "xz", common.measure_xz, DataConfig(path=path, vocab="bytes"))
+    compressors.measure_all(args, DataConfig(path=path, vocab="bytes"))
     common.measure_once(args, "pace", time_kinds)
     for kind in dict.fromkeys(map(name_net, args.only)):
         common.measure_once(args, f"rate {kind}", choose_rate, kind)
@@ -74,7 +74,7 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
 
 
 def name_net(kind: str) -> str:
-    return kind.removesuffix(", equal time")
+    return kind.removesuffix(", more updates")
 
 
 def choose_net(kind: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text by the way it is read."""
     records = load_records(args.out)
     rate, seconds = records[f"rate {name_net(kind)}"]["rate"], records["pace"]["step_seconds"]
-    longer = seconds["4, memory"] / seconds["4"] if "equal time" in kind else 1.0
+    longer = seconds["4, memory"] / seconds["4"] if "more updates" in kind else 1.0
     run = train_kind(args, f"{kind} {seed}", kind, seed, rate, round(STEPS * longer))
     ways = ["memory"] if "memory" in kind else ["segments", "window"]
     how = {"split": "test", "batch_size": ROWS} | ({"max_tokens": 2000} if args.fast else {})

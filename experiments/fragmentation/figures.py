@@ -1,18 +1,24 @@
-"""Table, figure and claim of context fragmentation, from results.json alone."""
+"""Tables and figure of context fragmentation, from results.json alone."""
 
 import math
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import matplotlib
 
 from experiments import results
+from experiments.contrasts import Contrast
 from txl_lightning.analysis.plots import open_figure
 
 INK = "#797979"
 """Readable on a white page and on a dark one, like the colours of the curves."""
-NAMES = {"alone": "no memory", "window": "no memory, sliding window", "memory": "with memory"}
+NAMES = {
+    "alone": "trained without memory",
+    "window": "the same by a sliding window",
+    "memory": "with memory",
+}
 STYLES = {
     "alone": {"color": "#d97706", "marker": "^"},
     "window": {"color": "#16a34a", "marker": "s"},
@@ -27,19 +33,19 @@ PAGE = {
 }  # fmt: skip
 
 
-def list_rows(records: results.Records) -> list[list[str]]:
+def list_tables(records: results.Records) -> list[results.Rows]:
     places = list_places(records)
     rows = [["read with", "computed for each token", "mean", *map(str, places)]]
     for reading, name in NAMES.items():
         found = results.select(records, reading=reading)
         at = [results.format_spread([r["nats"][place - 1] for r in found], 2) for place in places]
-        mean = results.format_spread(collect_means(records, reading).values())
+        mean = results.format_spread(collect(records, "mean", reading).values())
         rows.append([name, found[0]["computed"], mean, *at])
-    return rows
+    return [rows]
 
 
-def collect_means(records: results.Records, reading: str) -> dict[int, float]:
-    return results.collect(records, "mean", reading=reading)
+def collect(records: results.Records, key: str, reading: str) -> dict[int, Any]:
+    return results.collect(records, key, reading=reading)
 
 
 def list_places(records: results.Records) -> list[int]:
@@ -76,30 +82,20 @@ def list_bins(segment: int) -> list[range]:
     return [range(*pair) for pair in pairwise(edges)]
 
 
-def list_claims(records: results.Records) -> list[results.Claim]:
-    """Return two rows: nats that memory saves, and those that it saves more than a window."""
-    means = {reading: collect_means(records, reading) for reading in NAMES}
-    if not (memory := results.subtract(means["alone"], means["memory"])):
-        return []
-    window = results.subtract(means["alone"], means["window"])
-    more = results.subtract(means["window"], means["memory"])
-    [first, *_] = results.select(records, reading="window")
-    work, scale = first["computed"], f"segments of {first['computed']}, {first['segments']} of them"
-    share = f"{results.format_spread(window)} of them, by a sliding window at {work} times the work"
-    saved = f"{results.format_spread(memory)} nats saved; {share}"
-    sees = f"memory sees {work} to {2 * work - 1} bytes, the window {work - 1} or {work}"
+def list_contrasts(records: results.Records) -> list[Contrast]:
+    first = {
+        reading: {seed: nats[0] for seed, nats in collect(records, "nats", reading).items()}
+        for reading in NAMES
+    }
+    mean = {reading: collect(records, "mean", reading) for reading in NAMES}
+    start, whole = "first byte of a segment", "all bytes"
     rows = [
-        ("Memory repairs context fragmentation", saved, scale, memory),
-        (
-            "Memory saves more than the sliding window",
-            f"{results.format_spread(more)} nats",
-            f"{scale}; another effect: {sees}",
-            more,
-        ),
+        (f"{start}: memory against trained without memory", first, "memory", "alone"),
+        (f"{whole}: memory against trained without memory", mean, "memory", "alone"),
+        (f"{whole}: memory against sliding window", mean, "memory", "window"),
+        (f"{whole}: sliding window against reading in segments", mean, "window", "alone"),
     ]
-    source = "paper, Section 3.1", "no number"
-    return [results.Claim(name, *source, *rest, MARGIN) for name, *rest in rows]
-
-
-if __name__ == "__main__":
-    results.publish(__file__, list_rows, draw)
+    return [
+        results.compare(name, nats[better], nats[worse], "nats", MARGIN)
+        for name, nats, better, worse in rows
+    ]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from experiments.ablation.rows import FAST, Row, Sizes
-from experiments.ablation.training import fit_options, text_options
+from experiments.the_paper.rows import FAST, Row, Sizes
+from experiments.the_paper.training import fit_options, text_options
 from txl_lightning import TransformerXL, stream_nats
 
 SIZES = Sizes(vocab="bytes", n_token=256, steps=1500)

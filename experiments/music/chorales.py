@@ -1,10 +1,9 @@
-"""Bach's chorales as ids, and ids as music: the only script here that needs music21 and MidiTok.
+"""Bach's chorales as ids: the only script here that needs music21 and MidiTok.
 
     python -m venv runs/music && runs/music/bin/pip install -r experiments/music/requirements.txt
-    runs/music/bin/python experiments/music/chorales.py prepare runs/music/ids
-    runs/music/bin/python experiments/music/chorales.py write new.npy new.mid
+    runs/music/bin/python experiments/music/chorales.py runs/music/ids
 
-`prepare` writes, of each split, the ids of its pieces and where they begin, and names.json: the
+It writes, of each split, the ids of its pieces and where they begin, and names.json: the
 name of each id. A piece is all voices of a chorale with four parts on one staff, in MidiTok's REMI
 tokens: bar, position in the bar in sixteenths, pitch, velocity (one), duration. Every tenth piece
 is test text, every tenth validation text. music21's corpus is not copied here: its licence is in
@@ -18,23 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import symusic
-from miditok import REMI, TokenizerConfig, TokSequence
+from miditok import REMI, TokenizerConfig
 from music21 import corpus, repeat
 
 PITCHES, STEPS, LONGEST = (36, 84), 4, 8
 """Range of MIDI pitches; steps of a beat; beats of the longest note."""
 SUFFIXES = {".mxl", ".xml", ".krn"}
 SPLITS = {"test": 0, "val": 5}  # last digit of a piece's number; all others are training text
-
-
-def main() -> None:
-    """Run one of the two commands."""
-    command, *paths = sys.argv[1:]
-    if command == "prepare":
-        prepare(Path(paths[0]))
-    else:
-        ids = np.load(paths[0]).ravel().tolist()
-        make_tokenizer().decode([TokSequence(ids=ids)]).dump_midi(paths[1])
 
 
 def make_tokenizer() -> REMI:
@@ -89,4 +78,4 @@ def read_piece(path: Path) -> "symusic.Score | None":
 
 
 if __name__ == "__main__":
-    main()
+    prepare(Path(sys.argv[1]))

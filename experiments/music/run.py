@@ -4,8 +4,7 @@
 
 chorales.py makes the ids. Pieces are documents: nothing is remembered from one in the next, and
 each seed shuffles them. "memory" and "alone" have equal parameters and steps; the one without is
-read in segments, as trained, and by a window that moves by 8 tokens. The first seed's network with
-memory continues the first bars of a test piece.
+read in segments, as trained, and by a window that moves by 8 tokens.
 """
 
 import json
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from experiments import common
-from txl_lightning import generate, stream_nats
+from txl_lightning import stream_nats
 
 MEMORY, SEGMENT, ROWS, STEPS = 256, 64, 16, 1500
 KINDS = {"memory": {"model.net.mem_len": MEMORY}, "alone": {"model.net.mem_len": 0}}
@@ -33,20 +31,20 @@ OPTIONS = {
     "trainer.val_check_interval": STEPS // 6,
 }
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
-    "memory": {"memory": {"tgt_len": SEGMENT}, "robbed": {"tgt_len": SEGMENT, "mem_len": 0}},
+    "memory": {
+        "memory": {"tgt_len": SEGMENT},
+        "zero memory": {"tgt_len": SEGMENT, "mem_len": 0},
+    },
     "alone": {"segments": {"tgt_len": SEGMENT}, "window": {"tgt_len": 8, "ext_len": SEGMENT - 8}},
 }
 """Ways of reading by kind."""
-BARS, NEW = 2, 600  # bars of the prompt, and new tokens
 
 
 def main() -> None:
-    """Train each kind with each seed, and continue a piece."""
+    """Train each kind with each seed."""
     ids = {"type": Path, "default": Path("runs/music/ids"), "help": "folder made by chorales.py"}
     args = common.parse_args(__file__, __doc__, kinds=KINDS, ids=ids)
     common.measure_kinds(args, measure)
-    if "memory" in args.only:
-        common.measure_once(args, "continuation", continue_piece)
 
 
 def train(args: Namespace, kind: str, seed: int) -> common.TrainedRun:
@@ -85,18 +83,6 @@ def measure_nats(
 
 def count_notes(ids_T: np.ndarray, names: list[str]) -> int:
     return sum(names[index].startswith("Pitch_") for index in ids_T)
-
-
-def continue_piece(args: Namespace) -> dict[str, Any]:
-    """Return the first bars of a test piece, and how the network goes on: names of tokens."""
-    run, names = train(args, "memory", args.seeds[0]), load_names(args.ids)
-    bars = np.flatnonzero(run.store.ids("test") == names.index("Bar_None"))
-    prompt_L = torch.from_numpy(np.asarray(run.store.ids("test")[: bars[BARS]], dtype=np.int64))
-    new_L = generate(
-        run.net, prompt_L, 8 if args.fast else NEW, seed=1, temperature=0.9, min_p=0.05
-    )
-    tokens = [[names[index] for index in each_L.tolist()] for each_L in (prompt_L, new_L)]
-    return {"kind": "continuation", "text": run.text, "prompt": tokens[0], "new": tokens[1]}
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""What is memory worth to the quickstart: compared with a network trained without it, and with xz?
+"""What is memory worth on Python source, to the quickstart's network?
 
     python -m experiments.quickstart.run [--seeds 1 2 3] [--only KIND ...] [--fast]
 
 The configuration of the quickstart with a fixed number of steps. Kinds: its network ("memory"),
 also read with twice the memory and without; and one trained without memory ("alone"), also read by
-a window that moves by 8 tokens. xz compresses the test text alone and after the training text.
+a window that moves by 8 tokens. xz and PPMd compress the test text alone and after the training
+text.
 """
 
 from argparse import Namespace
 from typing import Any
 
-from experiments import common
+from experiments import common, compressors
 from txl_lightning.data.settings import DataConfig
 
 OPTIONS = {
@@ -36,9 +37,9 @@ READINGS = {
 
 
 def main() -> None:
-    """Compress the text with xz; train both kinds with each seed, and score the test text."""
+    """Compress the text; train both kinds with each seed, and score the test text."""
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
-    common.measure_once(args, "xz", common.measure_xz, DataConfig(vocab="bytes"))
+    compressors.measure_all(args, DataConfig(vocab="bytes"))
     common.measure_kinds(args, measure)
 
 

@@ -26,9 +26,9 @@ import yaml
 
 from experiments.results import format_table
 from txl_lightning import OptimConfig, Segment, TransformerXL, TransformerXLConfig
-from txl_lightning.evaluation.scoring import score_segment
 from txl_lightning.machine import describe_environment
 from txl_lightning.model import EvalLengths, make_reader
+from txl_lightning.model.reading import score_segment
 from txl_lightning.threads import VARIABLES, describe_waiting
 from txl_lightning.training.optimizers import make_optimizer
 from txl_lightning.training.segments import segment_loss

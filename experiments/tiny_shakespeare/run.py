@@ -1,23 +1,20 @@
-"""What does a small character model learn of Shakespeare, compared with nanoGPT's and labml's?
+"""Does memory help on Tiny Shakespeare, and how does a network of nanoGPT's size compare with it?
 
     python -m experiments.tiny_shakespeare.run [--seeds 1 2 3] [--only KIND ...] [--fast]
 
-Kinds: nanoGPT's CPU example (4 layers of 128, segments of 64, 12 rows, 2,000 steps, AdamW) without
-memory ("recipe"); with Muon, the same parameters and tokens, without memory ("plain") and with a
-memory of 64 ("memory"); labml's network and schedule for the first 5,000 of its 2 million steps,
-with its learned distances ("labml") and with the paper's sinusoids ("sinusoidal").
-d_inner is 448 instead of 512, because nanoGPT has no projection of distances. The recipe is also
-scored as nanoGPT does: by the mean of 20 random batches of the validation text.
+nanoGPT's CPU example (4 layers of 128, segments of 64, 12 rows, 2,000 steps, AdamW) without memory
+("recipe"); with Muon, the same parameters and tokens, without memory ("plain") and with a memory of
+64 ("memory"). d_inner is 448 instead of 512, because nanoGPT has no projection of distances. The
+recipe is also scored as nanoGPT does: by the mean of 20 random batches of the validation text.
 """
 
 from argparse import Namespace
 from typing import Any
 
 import numpy as np
-import torch
 
 from experiments import common
-from txl_lightning import generate, stream_nats
+from txl_lightning import stream_nats
 
 # nanoGPT validates on the last tenth.
 TEXT = {"data.corpus": "tiny_shakespeare", "data.split": [0.9, 0.1, 0.0]}
@@ -37,26 +34,16 @@ ADAMW = {
     "model.optim.warmup_steps": 100,
     "model.optim.min_lr_ratio": 0.1,
 }
-LABML = TEXT | {
-    "config": "configs/labml/tiny_shakespeare.yaml",
-    "data.eval_batch_size": 64,
-    "trainer.max_steps": 5000,
-    "trainer.val_check_interval": 2500,
-}
-SINUSOIDAL = {"model.net.positions": "sinusoidal", "model.net.clamp_len": None}
 KINDS = {
     "memory": SMALL | common.MUON | {"model.net.mem_len": 64},
     "plain": SMALL | common.MUON,
     "recipe": SMALL | ADAMW,
-    "labml": LABML,
-    "sinusoidal": LABML | SINUSOIDAL,
 }
 # It needs no download.
 FAST = common.FAST | {"data.corpus": "python_source"}
-MEM_LENS = {"memory": (0, 64, 128), "labml": (32,), "sinusoidal": (32,)}
+MEM_LENS = {"memory": (0, 64, 128)}
 """Memory lengths in evaluation; 0 for kinds trained without memory."""
-SHAPE, LABML_SHAPE = {"batch_size": 12, "tgt_len": 64}, {"batch_size": 64, "tgt_len": 2}
-"""Rows and segment in evaluation, as in training; more rows for labml's, which is faster."""
+SHAPE = {"batch_size": 12, "tgt_len": 64}
 BATCHES = 20  # of nanoGPT's evaluation
 
 
@@ -67,24 +54,17 @@ def main() -> None:
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
-    """Train; return validation nats by memory length, the learning curve and a sample."""
+    """Train; return validation nats by memory length, and the learning curve."""
     options = KINDS[kind] | (FAST if args.fast else {})
     run = common.train(args, f"{kind} {seed}", seed, options)
-    how = {"split": "val"} | (LABML_SHAPE if "config" in options else SHAPE)
+    how = {"split": "val"} | SHAPE
     how |= {"max_tokens": 2000} if args.fast else {}
-    by_batches = {"nats_of_batches": score_batches(run, seed)} if kind == "recipe" else {}
-    return (
-        {"kind": kind, "seed": seed}
-        | by_batches
-        | run.describe("val/nats")
-        | {
-            "nats_by_mem_len": {
-                str(mem_len): run.evaluate(how | {"mem_len": mem_len})["nats"]
-                for mem_len in MEM_LENS.get(kind, (0,))
-            },
-            "sample": sample_text(run),
-        }
-    )
+    nats = {
+        str(mem_len): run.evaluate(how | {"mem_len": mem_len})["nats"]
+        for mem_len in MEM_LENS.get(kind, (0,))
+    }
+    record = {"kind": kind, "seed": seed, "nats_by_mem_len": nats} | run.describe("val/nats")
+    return record | ({"nats_of_batches": score_batches(run, seed)} if kind == "recipe" else {})
 
 
 def score_batches(run: common.TrainedRun, seed: int) -> float:
@@ -95,14 +75,6 @@ def score_batches(run: common.TrainedRun, seed: int) -> float:
     ids_BT = ids_T[start_B[:, None] + np.arange(length + 1)]
     how = {"batch_size": rows, "tgt_len": length, "mem_len": 0}
     return stream_nats(run.net, ids_BT.ravel(), **how).double().mean().item()
-
-
-def sample_text(run: common.TrainedRun) -> str:
-    prompt = torch.from_numpy(run.vocab.encode_text("\nROMEO:\n").astype("int64"))
-    # Without memory, the last 63 characters are read again for each new one.
-    ext_len = 0 if run.net.config.mem_len else 63
-    tokens = generate(run.net, prompt, 300, temperature=0.8, seed=1, ext_len=ext_len)
-    return run.vocab.decode(tokens.tolist())
 
 
 if __name__ == "__main__":

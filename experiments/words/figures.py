@@ -1,60 +1,72 @@
-"""Table, figure and claims of words, from results.json alone."""
+"""Tables and figure of words, from results.json alone."""
 
 from pathlib import Path
 from typing import Any
 
 from experiments import results
+from experiments.contrasts import Contrast
 
-NAMES = {"xl": "Transformer-XL", "lstm": "LSTM"}
+NETS = {"xl": "Transformer-XL", "lstm": "LSTM"}
+SETUPS = {
+    ("adamw", 6.0): "6 minutes",
+    ("tuned", 6.0): "6 minutes, optimizer and dropout tuned",
+    ("tuned", 30.0): "30 minutes, optimizer and dropout tuned",
+}
 TRAIN_WORDS = 2_088_628
 MARGIN = 0.01  # nats per word
 
 
-def list_rows(records: results.Records) -> list[list[Any]]:
-    head = ["network", "parameters", "learning rate", "minutes", "updates", "passes"]
-    rows = [[*head, "perplexity (seeds)"]]
-    for kind, name in NAMES.items():
-        if found := results.select(records, kind=kind):
-            options = found[0]["options"]
-            updates = options["trainer.max_steps"]
-            passes = updates * options["data.batch_size"] * options["data.tgt_len"] / TRAIN_WORDS
-            cells = [f"{found[0]['parameters']:,}", f"{found[0]['rate']:g}"]
-            cells += [f"{found[0]['minutes']:g}", f"{updates:,}", f"{passes:.1f}"]
-            values = [record["perplexity"] for record in found]
-            rows.append([name, *cells, results.format_spread(values, 1)])
-    return rows
+def list_tables(records: results.Records) -> list[results.Rows]:
+    head = ["network", "minutes", "optimizer, rate, dropout", "training seconds", "passes"]
+    rows: list[list[Any]] = [[*head, "nats per word of the test text", "perplexity"]]
+    for setup, minutes in SETUPS:
+        for net, name in NETS.items():
+            if found := results.select(records, kind=f"{net} {setup}", minutes=minutes):
+                cells = describe_training(found)
+                for key, digits in (("nats", 3), ("perplexity", 1)):
+                    cells.append(results.format_spread([each[key] for each in found], digits))
+                rows.append([name, f"{minutes:g}", *cells])
+    return [rows]
+
+
+def describe_training(found: list[dict[str, Any]]) -> list[str]:
+    """Return settings, seconds and passes of the runs of a network."""
+    first, options = found[0], found[0]["options"]
+    settings = f"{first['optimizer']}, {first['rate']:g}, {options['model.net.dropout']:g}"
+    size = options["data.batch_size"] * options["data.tgt_len"]
+    passes = options["trainer.max_steps"] * size / TRAIN_WORDS
+    return [settings, results.format_training_seconds(found), f"{passes:.1f}"]
 
 
 def draw(records: results.Records, folder: Path) -> None:
-    """Draw the nats of validation text by minutes of training."""
-    curves = {kind: results.collect(records, "curve", kind=kind) for kind in NAMES}
-    if not all(curves.values()):
+    """Draw the nats of validation text by minutes, of the longest trainings."""
+    done = [key for key in SETUPS if find(records, "xl", *key) and find(records, "lstm", *key)]
+    if not done:
         return
-    seeds = results.format_seeds(*map(len, curves.values()))
-    title = f"WikiText-2: who reads words better, by minutes? ({seeds})"
-    labels = {"xlabel": "minutes of training", "ylabel": "nats per word of validation text"}
+    setup, minutes = done[-1]
+    runs = {net: find(records, net, setup, minutes) for net in NETS}
+    seeds = results.format_seeds(*map(len, runs.values()))
+    title = f"WikiText-2, {SETUPS[setup, minutes]} ({seeds})"
+    labels = {"xlabel": "minutes of training", "ylabel": "nats per word of the validation text"}
     with results.draw_figure(folder / "words.png", title, 8, 4, **labels) as axes:
-        for kind, name in NAMES.items():
-            [first, *_] = results.select(records, kind=kind)
-            share = first["minutes"] / first["options"]["trainer.max_steps"]
-            places = [(step + 1) * share for step in first["curve"]["steps"]]
-            rows = [curve["val/nats"] for curve in curves[kind].values()]
+        for net, name in NETS.items():
+            share = minutes / runs[net][0]["options"]["trainer.max_steps"]
+            places = [(step + 1) * share for step in runs[net][0]["curve"]["steps"]]
+            rows = [run["curve"]["val/nats"] for run in runs[net]]
             results.plot_seeds(axes, places, rows, label=name)
 
 
-def list_claims(records: results.Records) -> list[results.Claim]:
-    ours, theirs = (results.collect(records, "nats", kind=kind) for kind in NAMES)
-    if not (gains := results.subtract(theirs, ours)):
-        return []
-    our_text, their_text = (results.format_spread(nats.values()) for nats in (ours, theirs))
-    [first, *_] = results.select(records, kind="xl")
-    scale = f"{first['minutes']:g} minutes of a thread in bfloat16"
-    scale += f", {first['parameters'] / 1e6:.1f}M parameters, AdamW, tuned rates"
-    name = "WikiText-2: fewer nats per word than an LSTM, at equal size and time"
-    known = "24.0 and 48.7 perplexity of WikiText-103, unequal sizes; trained here: "
-    texts = "paper, Table 1", known + their_text, our_text, scale
-    return [results.Claim(name, *texts, gains, MARGIN)]
+def find(records: results.Records, net: str, setup: str, minutes: float) -> list[dict[str, Any]]:
+    return results.select(records, kind=f"{net} {setup}", minutes=minutes)
 
 
-if __name__ == "__main__":
-    results.publish(__file__, list_rows, draw)
+def list_contrasts(records: results.Records) -> list[Contrast]:
+    rows = []
+    for (setup, minutes), name in SETUPS.items():
+        xl, lstm = (
+            {record["seed"]: record["nats"] for record in find(records, net, setup, minutes)}
+            for net in NETS
+        )
+        name = f"{name}: Transformer-XL against LSTM"
+        rows.append(results.compare(name, xl, lstm, "nats per word", MARGIN))
+    return rows

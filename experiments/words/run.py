@@ -1,15 +1,18 @@
-"""Does a Transformer-XL read WikiText-2 better than an LSTM of equal parameters, in equal minutes?
+"""Does a Transformer-XL read WikiText-2 better than an LSTM of equal parameters, in equal time?
 
-    python -m experiments.words.run [--seeds 1 2 3] [--only KIND ...] [--minutes 6] [--fast]
+    python -m experiments.words.run [--seeds 1 2 3 4 5] [--only KIND ...] [--minutes 6 30] [--fast]
 
-Both have the same text in words, the same adaptive softmax with tied weights, AdamW, dropout in all
-layers, rows and segments; the sizes give equal numbers of parameters. The learning rate of each
-is doubled or halved until validation text gets worse, after a quarter of the minutes, with seed 0,
-which is not reported. Minutes are those of one thread that is not disturbed (pace.py): steps are
-timed in turn first.
+Both have the same text in words, the same adaptive softmax with tied weights, dropout in all
+layers, rows and segments; the sizes give equal numbers of parameters. "adamw": AdamW and a dropout
+of 0.1. "tuned": the better of AdamW and Muon (with AdamW for all but the layers' matrices), and the
+best of three dropouts. Rates are doubled or halved until validation text gets worse, after a
+quarter of six minutes; dropout is chosen after half of the minutes; both with seed 0, which is not
+reported. Minutes are those of one thread that is not disturbed (pace.py): steps are timed in turn
+first, and the seconds of each training are recorded.
 """
 
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,71 +26,118 @@ SEGMENT, ROWS = 64, 16
 OPTIONS = common.flatten(
     {
         "data": {"corpus": "wikitext2", "tgt_len": SEGMENT, "batch_size": ROWS},
-        "model.net": {"cutoffs": [2000, 10000], "dropout": 0.1},
-        "model.optim": {"name": "adamw", "warmup_steps": 100},
+        "model.net": {"cutoffs": [2000, 10000]},
+        "model.optim": {"warmup_steps": 100},
         "trainer": {"gradient_clip_val": 1.0, "limit_val_batches": 40},
     }
 )
 OPTIONS["allow_imports"] = "experiments"
 XL = {"n_layer": 4, "n_head": 4, "d_model": 160, "mem_len": 128, "norm": "pre", "div_val": 1}
-LSTM = {"class_path": "experiments.own_network.lstm.LSTMConfig", "width": 184}
-KINDS = {"xl": common.flatten({"model.net": XL}), "lstm": common.flatten({"model.net": LSTM})}
-FIRST_RATE = 3e-3
-TUNING_SEED, TUNING_SHARE = 0, 0.25
+LSTM = {"class_path": "experiments.other_networks.lstm.LSTMConfig", "width": 184}
+NETS = {"xl": common.flatten({"model.net": XL}), "lstm": common.flatten({"model.net": LSTM})}
+KINDS = {f"{net} {setup}": net for setup in ("adamw", "tuned") for net in NETS}
+OPTIMIZERS, DROPOUTS = ("adamw", "muon"), (0.1, 0.2, 0.3)
+SHORT = 6.0
+"""The minutes of kinds with AdamW alone, and those whose quarter is enough for a rate."""
+FIRST_RATE, TUNING_SEED = 3e-3, 0
 # It needs no download.
 FAST = common.FAST | {"data.corpus": "python_source", "model.net.cutoffs": [50, 90]}
 
 
 def main() -> None:
-    """Time a step of each network, choose its learning rate, and train it with each seed."""
-    minutes = {"type": float, "default": 6.0, "help": "of training"}
-    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS, minutes=minutes)
+    """Time a step of each network, choose its settings, and train it with each seed."""
+    minutes = {"type": float, "nargs": "+", "default": [SHORT, 30.0], "help": "of training"}
+    seeds = (1, 2, 3, 4, 5)
+    args = common.parse_args(__file__, __doc__, seeds, "weights", KINDS, minutes=minutes)
     allow_imports(["experiments"])
-    common.measure_once(args, "pace", time_kinds)
     for kind in args.only:
-        common.measure_once(args, f"rate {kind}", choose_rate, kind)
-    common.measure_kinds(args, measure)
+        net, setup = kind.split()
+        optimizers = OPTIMIZERS if setup == "tuned" else OPTIMIZERS[:1]
+        common.measure_once(args, f"pace {setup}", time_steps, optimizers)
+        for optimizer in optimizers:
+            common.measure_once(args, f"rate {net} {optimizer}", choose_rate, kind, optimizer)
+        for each in args.minutes if setup == "tuned" else [SHORT]:
+            measure_seeds(args, kind, each)
 
 
-def time_kinds(args: Namespace) -> dict[str, Any]:
-    """Return the seconds of a step by kind, on words of the text: rare ones take longer."""
+def measure_seeds(args: Namespace, kind: str, minutes: float) -> None:
+    if kind.endswith("tuned"):
+        common.measure_once(args, f"dropout {kind} {minutes:g}", choose_dropout, kind, minutes)
+    for seed in args.seeds:
+        common.measure_once(args, f"{kind} {minutes:g} {seed}", measure, kind, minutes, seed)
+
+
+def time_steps(args: Namespace, optimizers: Sequence[str]) -> dict[str, Any]:
+    """Return the seconds of a step by network and optimizer, on words: rare ones take longer."""
     more = FAST if args.fast else {}
     text = OPTIONS | more
     store = DataConfig(corpus=text["data.corpus"], vocab=text.get("data.vocab")).open_text()
     tokens_BT = torch.from_numpy(store.ids("train")[: ROWS * (SEGMENT + 1)].astype("int64"))
     how = tokens_BT.view(ROWS, -1), store.vocab.n_token, args.precision != "32-true"
-    steps = {kind: pace.make_step_of(OPTIONS | KINDS[kind] | more, *how) for kind in KINDS}
+    steps = {
+        f"{net} {optimizer}": pace.make_step_of(choose(net, optimizer) | more, *how)
+        for net in NETS
+        for optimizer in optimizers
+    }
     return pace.measure(args, steps)
 
 
-def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
+def choose(net: str, optimizer: str, rate: float = FIRST_RATE, dropout: float = 0.1) -> dict:
+    """Return the options of a network and its optimizer."""
+    options = OPTIONS | NETS[net] | {"model.net.dropout": dropout, "model.optim.lr": rate}
+    options |= {"model.optim.name": optimizer}
+    return options | ({"model.optim.muon_lr": 2 * rate} if optimizer == "muon" else {})
+
+
+def choose_rate(args: Namespace, kind: str, optimizer: str) -> dict[str, Any]:
+    net, _ = kind.split()
+
     def train_with(rate: float) -> common.TrainedRun:
-        name = f"rate {kind} {rate:g}"
-        return train_kind(args, name, kind, TUNING_SEED, rate, TUNING_SHARE)
+        name = f"rate {net} {optimizer} {rate:g}"
+        return train(args, name, kind, choose(net, optimizer, rate), TUNING_SEED, SHORT / 4)
 
-    return common.choose_rate(kind, train_with, FIRST_RATE)
+    return common.choose_rate(net, train_with, FIRST_RATE) | {"optimizer": optimizer}
 
 
-def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
-    """Train; return the perplexity of the whole test text, read with the memory of training."""
-    rate = load_records(args.out)[f"rate {kind}"]["rate"]
-    run = train_kind(args, f"{kind} {seed}", kind, seed, rate)
+def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]:
+    """Return the nats of validation text by dropout, and the best settings."""
+    net, _ = kind.split()
+    records, runs = load_records(args.out), {}
+    rates = [records[f"rate {net} {optimizer}"] for optimizer in OPTIMIZERS]
+    best = min(rates, key=lambda record: min(record["val"].values()))
+    for dropout in DROPOUTS[: 2 if args.fast else None]:
+        options = choose(net, best["optimizer"], best["rate"], dropout)
+        name = f"dropout {kind} {minutes:g} {dropout}"
+        runs[dropout] = train(args, name, kind, options, TUNING_SEED, minutes / 2)
+    nats = {n: run.load_curve("val/nats")["val/nats"][-1] for n, run in runs.items()}
+    settings = {"optimizer": best["optimizer"], "rate": best["rate"]}
+    settings |= {"dropout": min(nats, key=lambda dropout: nats[dropout])}
+    fields = {"kind": "dropout", "net": net, "minutes": minutes, "text": runs[0.1].text}
+    return fields | {"val": {f"{n}": value for n, value in nats.items()}, "settings": settings}
+
+
+def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, Any]:
+    """Return the nats of a word of the whole test text, read with the memory of training."""
+    records, (net, setup) = load_records(args.out), kind.split()
+    settings = {"optimizer": "adamw", "rate": records[f"rate {net} adamw"]["rate"]}
+    if setup == "tuned":
+        settings = records[f"dropout {kind} {minutes:g}"]["settings"]
+    run = train(args, f"{kind} {minutes:g} {seed}", kind, choose(net, **settings), seed, minutes)
     how = {"split": "test", "batch_size": ROWS, "tgt_len": SEGMENT, "allow_imports": "experiments"}
     test = run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
     fields = {name: test[name] for name in ("nats", "perplexity", "tokens_scored", "interval")}
-    fields |= {"kind": kind, "seed": seed, "rate": rate, "minutes": args.minutes}
+    fields |= {"kind": kind, "seed": seed, "minutes": minutes} | settings
     return fields | run.describe("val/nats")
 
 
-def train_kind(
-    args: Namespace, name: str, kind: str, seed: int, rate: float, share: float = 1.0
+def train(
+    args: Namespace, name: str, kind: str, options: common.Options, seed: int, minutes: float
 ) -> common.TrainedRun:
-    seconds = load_records(args.out)["pace"]["step_seconds"][kind]
-    steps = pace.count_steps(share * args.minutes, seconds)
+    net, setup = kind.split()
+    seconds = load_records(args.out)[f"pace {setup}"]["step_seconds"]
+    steps = pace.count_steps(minutes, seconds[f"{net} {options['model.optim.name']}"])
     plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 8, 1)}
-    options = OPTIONS | KINDS[kind] | {"model.optim.lr": rate} | plan
-    options |= FAST if args.fast else {}
-    return common.train(args, name, seed, options)
+    return common.train(args, name, seed, options | plan | (FAST if args.fast else {}))
 
 
 if __name__ == "__main__":

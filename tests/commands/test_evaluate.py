@@ -16,6 +16,7 @@ import yaml
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load
 from txl_lightning.data import corpora
+from txl_lightning.evaluation import tuning
 
 LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--drop_last=true")
 
@@ -74,6 +75,56 @@ def test_bfloat16_weights_change_nats_slightly_and_have_their_own_row(
     assert [record["weights"] for record in records] == ["float32", "bf16"]
     assert records[1]["nats"] == pytest.approx(records[0]["nats"], rel=1e-3)
     assert Path("ours/README.md").read_text().count("| segments") == 2
+
+
+def test_an_adapted_result_has_another_name_everywhere_and_names_its_adaptation(
+    txl, measure, checkpoint, text_file
+):
+    txl("convert", checkpoint, "--out=ours")
+    words = ("evaluate", "ours", "--path", text_file, "--max_tokens=99")
+    adapted = (*words, "--cache_len=30", "--rate=0.1", "--out=all.jsonl")
+    (_, static), (_, changed) = txl(*words), txl(*adapted)
+    assert static.err.startswith("segments (changed: max_tokens): ")
+    first, _, third, *_ = changed.err.splitlines()
+    how = "cache_len 30, cache_theta 40, cache_weight 0.4, rate 0.1, decay 0"
+    assert (first[:15], third) == ("segments-adapte", f"adapted with {how}")
+    record = json.loads(Path("all.jsonl").read_text())
+    assert (record["protocol"], record["adaptation"]["cache_len"]) == ("segments-adapted", 30)
+    assert record["lengths"] == json.loads(static.out)["lengths"]
+    card = Path("ours/README.md").read_text()
+    assert "| segments (max_tokens changed) |" in card
+    assert f"| segments-adapted (max_tokens changed) with {how} |" in card
+
+
+def test_auto_chooses_on_the_validation_text_of_training_what_is_not_given(
+    txl, accepted, refused, checkpoint, text_file, monkeypatch
+):
+    monkeypatch.setitem(tuning.CHOICES, "rate", (0.1, 0.0))
+    words = ("--adapt=auto", "--adapt_seconds=0.2", "--cache_theta=9", "--max_tokens=99")
+    output = accepted("evaluate", checkpoint, *words)
+    notice, chosen, *_ = output.err.splitlines()
+    assert notice == "adapt auto: reading the validation text for 0.2 seconds"
+    record = json.loads(output.out)
+    assert chosen.startswith("adapt auto: cache_len 20000, cache_theta 9, cache_weight 0.")
+    assert record["adaptation"].items() >= {"cache_len": 20_000, "cache_theta": 9}.items()
+    assert txl("convert", checkpoint, "--out=ours")[0] == 0
+    message = "adapt: auto needs the validation text of training; give cache_len and rate"
+    assert refused("evaluate", "ours", "--path", text_file, "--adapt=auto") == (3, message)
+    message = "rate: invalid 0.1; expected 0, or a single row, not 2"
+    assert refused("evaluate", checkpoint, "--rate=0.1", "--batch_size=2") == (2, message)
+
+
+def test_the_test_command_adapts_by_option_and_names_its_results_so(
+    txl, accepted, refused, measure, run_folder
+):
+    options = ("--data.eval_batch_size=1", "--adapt.cache_len=30", "--adapt.rate=0.1")
+    shown = accepted("test", run_folder, *options).out
+    [nats] = re.findall(r"test-adapted/nats +([\d.]+)$", shown, re.MULTILINE)
+    assert "test/" not in shown
+    record = measure("--tgt_len=8", "--cache_len=30", "--rate=0.1")
+    assert record["nats"] == pytest.approx(float(nats), abs=6e-5)
+    message = "adapt.rate: invalid 0.1; expected null, or data.eval_batch_size 1"
+    assert refused("test", run_folder, "--adapt.rate=0.1") == (2, message)
 
 
 def test_a_table_is_printed_on_stderr_and_records_are_appended(txl, checkpoint, tmp_path):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,22 @@ def launch(checkpoint, tmp_path, processes):
 
 def number_texts(texts: list[str]) -> str:
     return "".join(f"--- {n} ---\n{text}\n" for n, text in enumerate(texts, 1))
+
+
+def test_a_cache_repeats_what_the_prompt_has(generate, refused, checkpoint):
+    prompt = "qzjxkvbwq" * 30
+    words = ("--prompt", prompt, "--max_new_tokens=60", "--seed=1")
+    static, cached = (
+        generate(*words, *option)[len(prompt) :]
+        for option in ([], ["--cache_len=500", "--cache_weight=0.9"])
+    )
+
+    def count_pairs(text: str) -> int:
+        return sum(pair in prompt for pair in map("".join, pairwise(text)))
+
+    assert count_pairs(cached) > 2 * count_pairs(static)
+    message = "state_file: invalid a; expected null with cache_len, because it keeps no cache"
+    assert refused("generate", checkpoint, "--cache_len=9", "--state_file=a") == (2, message)
 
 
 def test_text_ends_before_a_stop_string_inside_tokens(generate):

@@ -40,7 +40,6 @@ MISTAKES = [
     ("evaluate --out=none/all.jsonl", 6, "out: none/all.jsonl: there is no folder none"),
     ("evaluate --per-token=.", 6, "per_token: invalid ., a folder; expected a file"),
     # Before a text is read, which may take hours.
-    ("evaluate --wandb=true --path=none.txt", 2, "wandb: invalid true; expected a checkpoint of"),
     ("evaluate --document_unit=lines", 2, "document_unit: invalid lines; expected path or"),
     ("evaluate --device=cuda", 2, "device: invalid cuda; expected cpu, because torch fi"),
     ("recl --step=0", 2, "step: invalid 0"),

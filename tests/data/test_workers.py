@@ -38,8 +38,10 @@ def hash_store(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("unit", ["lines", "files"])
-@pytest.mark.parametrize("vocab", ["words", "bpe", "characters"])
+@pytest.mark.parametrize(
+    ("vocab", "unit"),
+    [("words", "lines"), ("bpe", "lines"), ("characters", "lines"), ("words", "files")],
+)
 def test_documents_in_batches_have_the_ids_and_starts_of_documents_one_by_one(
     make_recipe, tmp_path, monkeypatch, unit, vocab
 ):

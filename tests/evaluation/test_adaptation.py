@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import TransformerXLConfig, stream_nats
+from txl_lightning.data.eval_text import EvalText
 from txl_lightning.data.tokens import Text
+from txl_lightning.data.vocab import Characters
+from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation.protocols import Protocol
-from txl_lightning.evaluation.scoring import score_text
-from txl_lightning.model import Adaptation, EvalLengths
-from txl_lightning.model.adaptation import AdaptedReader
+from txl_lightning.evaluation.scoring import evaluate, score_text
+from txl_lightning.model import EvalLengths, pack_weights
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader
 from txl_lightning.model.state_cache import StateCache, sum_matches
 
 CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3).fill()
@@ -70,10 +73,10 @@ def score_slowly(net, ids, tgt_len, use, mem_len):
 @EACH
 @pytest.mark.parametrize(
     ("tgt_len", "mem_len", "changes"),
-    [(1, 6, {}), (7, 3, {"norm": "pre"}), (13, 0, {}), (131, 5, {}), (5, 6, {"cutoffs": [4, 8]})],
+    [(1, 6, {}), (7, 3, {"norm": "pre"}), (13, 0, {}), (33, 5, {}), (5, 6, {"cutoffs": [4, 8]})],
 )
 def test_adapted_nats_are_those_of_the_papers_equations(make_net, use, tgt_len, mem_len, changes):
-    net, ids = make_net(**changes), torch.randint(11, (150,))
+    net, ids = make_net(**changes), torch.randint(11, (70,))
     expected = score_slowly(net, ids, tgt_len, use, mem_len)
     how = {"batch_size": 1, "tgt_len": tgt_len, "mem_len": mem_len, "adaptation": use}
     actual = stream_nats(net, ids, **how)[0]
@@ -212,3 +215,59 @@ def test_sums_of_matches_are_those_of_every_pair():
     weight_QS, next_S, target_Q = torch.rand(5, 90), torch.randint(7, (90,)), torch.arange(5)
     expected = (weight_QS * (next_S == target_Q[:, None])).sum(-1)
     torch.testing.assert_close(sum_matches(weight_QS, next_S, target_Q), expected)
+
+
+def test_any_network_takes_steps_and_one_with_states_has_a_cache(own_package):
+    net, ids = own_package.MyConfig(n_token=11, width=8).build().double(), torch.arange(60) % 11
+    how = {"batch_size": 1, "tgt_len": 10}
+    static = stream_nats(net, ids, **how)
+    assert stream_nats(net, ids, **how, adaptation=Adaptation(rate=0.5)).mean() < static.mean()
+    with pytest.raises(ValueError, match=r"cache_len: invalid 7; expected 0, as MyNetwork has no"):
+        stream_nats(net, ids, **how, adaptation=CACHE)
+
+    class Stateful(type(net)):
+        def hidden(self, tokens_BL, *inputs):
+            head, self.head = self.head, torch.nn.Identity()
+            h_BLD, memory = super().forward(tokens_BL, *inputs)
+            self.head = head
+            return h_BLD, memory
+
+    net.__class__ = Stateful
+    torch.testing.assert_close(stream_nats(net, ids, **how), static)
+    use = Adaptation(cache_len=30, cache_theta=40.0)
+    assert stream_nats(net, ids, **how, adaptation=use).mean() < 0.8 * static.mean()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cache_len": -1}, "cache_len: invalid -1; expected from 0 to 1,000,000,000"),
+        ({"cache_theta": 76.0}, "cache_theta: invalid 76.0; expected from 0 to 75"),
+        ({"cache_weight": 1.5}, "cache_weight: invalid 1.5; expected from 0 to 1"),
+        ({"rate": math.nan}, "rate: invalid nan; expected from 0 to 1,000,000"),
+        ({"decay": 2.0}, "decay: invalid 2.0; expected from 0 to 1"),
+    ],
+)
+def test_an_impossible_adaptation_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Adaptation(**wrong)
+
+
+@pytest.mark.bfloat16
+def test_weights_that_take_no_steps_are_refused(make_net):
+    for net in (pack_weights(make_net().float(), "bf16"), make_net().bfloat16()):
+        with pytest.raises(ValueError, match=r"rate: invalid 0.3; expected 0, or whole weights in"):
+            stream_nats(net, torch.arange(9), batch_size=1, tgt_len=4, adaptation=DYNAMIC)
+
+
+def test_a_result_names_its_adaptation_and_a_rate_that_breaks_the_network(net):
+    text = EvalText("a", "test", "f", Text(np.arange(99) % 11), Characters("abcdefghijk"), 1.0)
+    record = evaluate(net, text, Protocol(cache_len=9, rate=0.1))
+    assert record["protocol"] == "segments-adapted"
+    expected = {"cache_len": 9, "cache_theta": 40, "cache_weight": 0.4, "rate": 0.1, "decay": 0}
+    assert record["adaptation"] == expected
+    assert not record["changed"]
+    static = evaluate(net, text, Protocol(cache_theta=9.0))
+    assert (static["protocol"], static["adaptation"]) == ("segments", None)
+    with pytest.raises(NonFiniteError, match=r"a: nats .*; the rate 9999 is too large, or"):
+        evaluate(net, text, Protocol(rate=9999.0, tgt_len=5))

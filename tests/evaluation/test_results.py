@@ -15,8 +15,9 @@ from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, get_protocol
-from txl_lightning.evaluation.scoring import NatsAccumulator, TokenNats, evaluate, readings
+from txl_lightning.evaluation.scoring import NatsAccumulator, TokenNats, evaluate
 from txl_lightning.model import EvalLengths
+from txl_lightning.model.reading import readings
 
 
 def eval_text(ids: np.ndarray, starts: tuple[int, ...] = (0,)) -> EvalText:

@@ -9,8 +9,9 @@ from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
-from txl_lightning.evaluation.scoring import score_answers, score_segment, score_text
+from txl_lightning.evaluation.scoring import score_text
 from txl_lightning.model import CachedReader, EvalLengths
+from txl_lightning.model.reading import score_answers, score_segment
 
 # A warm-up as long as the context of two layers with six states each.
 FAR = {"mem_len": 6, "same_length": "mem_len", "warmup_len": 30}

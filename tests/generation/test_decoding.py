@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from txl_lightning import LanguageModel, TransformerXLConfig, generate
+from txl_lightning import LanguageModel, TransformerXLConfig, generate, stream_nats
 from txl_lightning.data.vocab import Characters, WordOptions, Words
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation import state as state_module
 from txl_lightning.generation.state import advance
 from txl_lightning.model import CachedReader
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader
 
 UNEQUAL = [260, 1, 2, 129, 40]
 LENGTHS = [
@@ -178,3 +179,19 @@ def test_an_invalid_argument_or_weight_is_an_error_of_one_line(make_net, changes
     net.head.out.bias.data[3] = options.pop("bias", 0.0)
     with pytest.raises(ValueError, match=message):
         generate(net, **options)
+
+
+@pytest.mark.parametrize("ext_len", [0, 3])
+def test_a_cache_gives_each_text_the_distribution_that_is_scored(make_net, ext_len):
+    net, use = make_net(mem_len=200), Adaptation(cache_len=9, cache_theta=30.0)
+    prompts = [torch.randint(11, (count,)) for count in (1, 2, 150)]
+    state = start_decoding(net, prompts, None, ext_len, use)
+    for after in decode_steps(net, state, 3, Sampling(seed=1)):
+        state = after
+    logits_BV, state = advance(AdaptedReader(net, Adaptation()), state)
+    for row, logits_V in enumerate(logits_BV):
+        text_L = state.row_tokens(row)
+        for token in range(11):
+            ids = torch.cat([text_L, torch.tensor([token])])
+            nats = stream_nats(net, ids, batch_size=1, tgt_len=64, adaptation=use)[0, -1]
+            torch.testing.assert_close(-logits_V.log_softmax(-1)[token], nats, rtol=0, atol=1e-9)

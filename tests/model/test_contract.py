@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from experiments.own_network.lstm import LSTMConfig
-from experiments.own_network.memory_tokens import MemoryTokensConfig
+from experiments.other_networks.lstm import LSTMConfig
+from experiments.other_networks.memory_tokens import MemoryTokensConfig
 from txl_lightning import TransformerXLConfig
 from txl_lightning.model import EvalLengths, make_reader
 from txl_lightning.model.contract import describe_config, join_rows

@@ -1,6 +1,6 @@
 """A server that answers the part of W&B's protocol (GraphQL) that the tests need, on this machine.
 
-It keeps what it is told. Its answers have the fields that the client of this release asks for.
+Its answers have the fields that the client of this release asks for.
 """
 
 import base64
@@ -19,26 +19,18 @@ TIME = "2026-11-24T00:00:00"
 
 
 class WandbServer(ThreadingHTTPServer):
-    """An account "me" with a project "mine": its runs, and one artifact, checkpoint-abc:v3."""
+    """An account "me" with a project "mine" and one artifact, checkpoint-abc:v3."""
 
     def __init__(self, files: dict[str, Path]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.files = {name: path.read_bytes() for name, path in files.items()}
-        self.asked: list[tuple[str, dict[str, Any]]] = []  # operations, with their variables
         self.fetched: list[str] = []
-        self.used: list[str] = []
         self.corrupt = False
-        self.summary: dict[str, Any] = {"val/nats": 2.5}
 
     def answer(self, name: str, variables: dict[str, Any]) -> dict[str, Any]:
-        self.asked.append((name, variables))
         make = getattr(self, f"answer_{name}", lambda _: {})
         return make(variables)
-
-    def find(self, name: str) -> list[dict[str, Any]]:
-        """Return the variables of each operation of a name."""
-        return [variables for asked, variables in self.asked if asked == name]
 
     def answer_Viewer(self, _: dict[str, Any]) -> dict[str, Any]:
         account = {"id": "dQ==", "entity": "me", "username": "me", "email": "", "flags": "{}"}
@@ -46,67 +38,11 @@ class WandbServer(ThreadingHTTPServer):
 
     answer_GetDefaultEntity = answer_Viewer
 
-    def answer_RunResumeStatus(self, variables: dict[str, Any]) -> dict[str, Any]:
-        run = {"id": "cnVu", "name": variables["name"], "displayName": "", "config": "{}"}
-        run |= {"summaryMetrics": json.dumps(self.summary), "wandbConfig": '{"t": 1}', "tags": []}
-        run |= {"historyLineCount": 3, "eventsLineCount": 0, "logLineCount": 0, "notes": None}
-        run |= {"historyTail": json.dumps([json.dumps({"_step": 2})]), "eventsTail": "[]"}
-        return {"model": PROJECT | {"bucket": run}}
-
-    def answer_UpsertBucket(self, variables: dict[str, Any]) -> dict[str, Any]:
-        run = {"id": "cnVu", "name": variables["name"], "displayName": "", "config": "{}"}
-        run |= {"description": None, "sweepName": None, "project": PROJECT, "historyLineCount": 3}
-        return {"upsertBucket": {"bucket": run, "inserted": False}}
-
-    def answer_CreateRunFiles(self, variables: dict[str, Any]) -> dict[str, Any]:
-        files = [
-            {"name": name, "uploadUrl": f"{self.url}/put/{name}"} for name in variables["files"]
-        ]
-        return {"createRunFiles": {"runID": "cnVu", "uploadHeaders": [], "files": files}}
-
-    def answer_ArtifactType(self, _: dict[str, Any]) -> dict[str, Any]:
-        return {"project": {"artifact": None}}
-
-    def answer_CreateArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
-        # As if the server had its files already: nothing is uploaded.
-        name = make_id(variables["input"]["artifactCollectionName"])
-        artifact = {"id": name, "state": "COMMITTED"}
-        artifact["artifactSequence"] = {"latestArtifact": {"id": name}}
-        return {"createArtifact": {"artifact": artifact}}
-
-    def answer_OrganizationCoreWeaveOrganizationID(self, _: dict[str, Any]) -> dict[str, Any]:
-        return {"entity": {"organization": None}}
-
-    def stream(self, content: dict[str, Any]) -> None:
-        """Keep the last summary of a run, as W&B's server does."""
-        for line in content.get("files", {}).get("wandb-summary.json", {}).get("content", []):
-            self.summary = json.loads(line)
-
     def answer_ArtifactMembershipByName(self, variables: dict[str, Any]) -> dict[str, Any]:
         if variables["name"] not in ("checkpoint-abc:best", "checkpoint-abc:v3"):
             return {"project": {"artifactCollectionMembership": None}}
         artifact = self.make_artifact("checkpoint-abc", "model")
         return {"project": {"artifactCollectionMembership": make_membership(artifact)}}
-
-    def answer_UseArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
-        # By name it is asked for otherwise than for an artifact that was just logged.
-        used = variables.get("input", variables)["artifactID"]
-        self.used.append(base64.b64decode(used).decode())
-        return {"useArtifact": {"artifact": {"id": used}}}
-
-    def answer_FetchOrgInfoFromEntity(self, _: dict[str, Any]) -> dict[str, Any]:
-        organization = {"name": "us", "orgEntity": {"name": "us"}}
-        return {"entity": {"organization": organization, "user": None}}
-
-    def answer_LinkArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
-        artifact = self.answer_ArtifactByID({"id": variables["input"]["artifactID"]})["artifact"]
-        return {"result": {"versionIndex": 0, "artifactMembership": make_membership(artifact)}}
-
-    def answer_ArtifactByID(self, variables: dict[str, Any]) -> dict[str, Any]:
-        name = base64.b64decode(variables["id"]).decode()
-        asked = [each["input"] for each in self.find("CreateArtifact")]
-        [kind] = {a["artifactTypeName"] for a in asked if a["artifactCollectionName"] == name}
-        return {"artifact": self.make_artifact(name, kind)}
 
     def make_artifact(self, name: str, kind: str) -> dict[str, Any]:
         collection = {"__typename": "ArtifactSequence", "name": name, "project": PROJECT}
@@ -183,8 +119,6 @@ class Handler(BaseHTTPRequestHandler):
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Content-Encoding") == "gzip":
             content = gzip.decompress(content)
-        if self.path.endswith("/file_stream"):
-            self.server.stream(json.loads(content))
         if self.path != "/graphql":
             return self.reply(b"{}")
         asked = json.loads(content)

@@ -1,6 +1,5 @@
 """A text of one's own without a network is trained by the recipe of its size."""
 
-import itertools
 import random
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 import yaml
 from jsonargparse import Namespace
 
-from experiments.first_result import run as first_result
 from experiments.results import load_records
 from txl_lightning.model import has_bfloat16_units
 from txl_lightning.training import own_text
@@ -104,32 +102,29 @@ def test_planned_steps_are_at_most_thirty_passes(long_text):
         assert settings.trainer.val_check_interval == int(steps) // 10
 
 
-def find_recipe(size, minutes, kinds):
-    """Return the name of the measured kind that has the recipe of a size of texts."""
+def has_recipe(record, size, minutes):
+    """Return True if a measured run has the recipe of a size of texts and of so many minutes."""
     recipe = own_text.choose_recipe(size, None, minutes)
     names = ("data.subwords.n_token", "data.restart_len", "model.net.dropout", "model.net.d_model")
-    same = [all(kinds[kind].get(n) == recipe[n] for n in names) for kind in kinds]
-    [found] = itertools.compress(kinds, same)
-    return found
+    return all(record["options"].get(name) == recipe[name] for name in names)
 
 
 @pytest.mark.parametrize(
     ("name", "n_byte"), [("0.1", 1e5), ("1", 1_115_394), ("10", 1e7), ("70", 7e7)]
 )
 def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, name, n_byte):
-    records = load_records(repository / "experiments/first_result/results.json").values()
+    records = load_records(repository / "tests/training/recipes.json").values()
     runs = [r for r in records if r["kind"].startswith(f"{name} MB, ")]
     size = next(each for each in own_text.SIZES if n_byte <= each.largest)
     data = parse(make_parser("fit"), []).data
     most = own_text.plan_training(size, n_byte, data)["trainer.max_steps"]
     for minutes in {r["minutes"] for r in runs}:
-        kind = f"{name} MB, {find_recipe(size, minutes, first_result.SIZES[name])}"
         # A run with more steps than the recipe's passes would not be that of the recipe.
-        ours = [r for r in runs if r["kind"] == kind and r["steps"] <= most]
+        ours = [r for r in runs if has_recipe(r, size, minutes) and r["steps"] <= most]
         ours = [r for r in ours if r["minutes"] <= minutes]
         bits = max(ours, key=lambda r: r["steps"])["bits_per_byte"]
         best = min(r["bits_per_byte"] for r in runs if r["minutes"] == minutes)
-        assert bits <= 1.02 * best, (minutes, kind)
+        assert bits <= 1.02 * best, minutes
 
 
 def test_only_what_is_read_of_a_folder_decides_its_recipe(long_text):

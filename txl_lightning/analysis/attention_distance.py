@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..data.stream import Segment, Stream
 from ..errors import require
-from ..evaluation.scoring import read_segment
 from ..model import Memory, TransformerXL, accumulator_dtype, eval_mode
 from ..model.kernels import reference, sdpa
 from ..model.positions import shift
+from ..model.reading import read_segment
 
 QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
 

@@ -1,7 +1,7 @@
 """Figures of tables and curves: draw_* draws in axes, plot_* writes a file."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
@@ -147,17 +147,23 @@ def draw_learning_curves(axes: Any, metrics: RunMetrics) -> None:
         axes.legend(frameon=False, loc="upper right")
 
 
-def draw_runs(axes: Any, runs: Sequence[RunMetrics], name: str, unit: str = "") -> None:
-    """Draw a metric of several runs, in the colors of the palette."""
-    marker = "o" if name.startswith("val/") else ""
-    for n, metrics in enumerate(runs):
-        draw_curve(axes, metrics, name, color=f"C{n}", marker=marker)
-    axes.set(ylabel=unit)
-
-
-def draw_memory_gain(axes: Any, runs: Sequence[RunMetrics], unit: str) -> None:
+def draw_memory_gain(axes: Any, metrics: RunMetrics, unit: str) -> None:
     axes.axhline(0, color="black", linewidth=0.8)
-    draw_runs(axes, runs, "val/memory_gain", f"nats per {unit}")
+    draw_curve(axes, metrics, "val/memory_gain", color="C0", marker="o")
+    axes.set(ylabel=f"nats per {unit}")
+
+
+def draw_validations(axes: Any, runs: Mapping[str, RunMetrics]) -> None:
+    """Draw the validation loss of several runs by name, in a unit that all of them have."""
+    units = {metrics.bits for metrics in runs.values() if metrics.rows}
+    unit = units.pop() if len(units) == 1 else "nats"
+    for name, metrics in runs.items():
+        draw_curve(axes, metrics, f"val/{unit}", label=name, marker="o")
+    axes.set(ylabel=unit.replace("_", " "), title="Validation loss")
+    use_log_axis(axes)
+    if axes.lines:
+        # With many points, the search for the best location takes seconds.
+        axes.legend(frameon=False, loc="upper right")
 
 
 def draw_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
@@ -170,8 +176,8 @@ def draw_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: 
     axes.set(xlabel=f"position in the segment ({unit}s)", ylabel=f"nats per {unit}")
 
 
-def draw_from_zero(axes: Any, runs: Sequence[RunMetrics], name: str) -> None:
-    draw_runs(axes, runs, name)
+def draw_from_zero(axes: Any, metrics: RunMetrics, name: str) -> None:
+    draw_curve(axes, metrics, name, color="C0", marker="")
     axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     if axes.get_ylim()[1] > 1000:
         axes.yaxis.set_major_formatter(axes.xaxis.get_major_formatter())

@@ -8,7 +8,8 @@ from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
 from ..errors import format_line
 from ..files import write_text
-from ..model import Adaptation, TransformerXL
+from ..model import TransformerXL
+from ..model.adaptation import Adaptation
 from ..runs.metrics_table import read_metrics
 
 CARD = "README.md"

@@ -14,15 +14,15 @@ from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
 from ..data.eval_text import EvalText
 from ..data.settings import DataConfig, find_kind
-from ..data.tokens import Tokens
+from ..data.vocab import Vocabulary
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.scoring import evaluate
 from ..evaluation.tuning import choose_adaptation
 from ..files import check_file_writable, explain_write_errors, replace_file
-from ..model import Adaptation, Network, Weights
+from ..model import Network, Weights
+from ..model.adaptation import Adaptation
 from ..progress import show_progress
-from ..runs.wandb_api import add_evaluation, find_wandb_run
 from .card import CARD, add_result
 from .inputs import Device, check_array_file, load_model
 
@@ -39,7 +39,6 @@ def evaluate_command(
     out: str | None = None,
     device: Device = None,
     weights: Weights = "float32",
-    wandb: bool = False,
     adapt: Literal["auto"] | None = None,
     adapt_seconds: float = 90.0,
     **lengths: Any,
@@ -60,51 +59,66 @@ def evaluate_command(
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
-        wandb: Add the result to the W&B run that trained the checkpoint.
-        adapt: auto chooses what is not given of a cache of 20,000 states, and of the rate, on the
-            validation text of training.
+        adapt: auto chooses cache and rate, unless given, on the validation text of training.
         adapt_seconds: Time in which auto chooses.
         **lengths: Values that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
-    require(adapt_seconds > 0, "adapt_seconds", adapt_seconds, "more than 0")
     check_array_file("per_token", per_token)
     check_file_writable("out", out)
-    may_learn = adapt and settings.rate is None and weights == "float32"
-    trains = bool(settings.rate or may_learn)
-    checkpoint, model, vocab = load_model(ckpt_path, device, weights, trains)
-    if wandb:
-        find_wandb_run(checkpoint.saved)  # not after hours of reading
+    checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))
     with TemporaryDirectory(prefix="txl-") as folder:
-        if path is None and corpus is None:
-            require(document_unit is None, "document_unit", document_unit, "path or corpus given")
-            text = EvalText.from_store(*checkpoint.open_text(data_dir), split)
-        else:
-            config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
-            text = config.encode_split(split, vocab, Path(folder))
+        text = open_text(checkpoint, vocab, split, document_unit, folder, path, corpus, data_dir)
         if adapt:
-            tokens = open_validation(checkpoint, data_dir)
-            settings = choose_adaptation(model, tokens, settings, adapt_seconds)
-            print_notice(f"adapt auto: {settings.describe()}")
-        record = run_protocol(model, replace(text, name=path or text.name), settings, per_token)
-    record["weights"] = weights
-    publish_record(record, checkpoint, settings.unit, out, wandb)
+            settings = adapt_protocol(settings, model, checkpoint, adapt_seconds, data_dir)
+        record = run_protocol(model, text, settings, per_token) | {"weights": weights}
+    publish_record(record, checkpoint, settings.unit, out)
 
 
-def open_validation(checkpoint: LoadedCheckpoint, data_dir: str | None) -> Tokens:
-    """Return the validation text of a checkpoint's training."""
+def open_text(
+    checkpoint: LoadedCheckpoint,
+    vocab: Vocabulary,
+    split: str,
+    document_unit: str | None,
+    folder: str,
+    path: str | None,
+    corpus: str | None,
+    data_dir: str | None,
+) -> EvalText:
+    """Return a split of the checkpoint's text, or else of a path or corpus."""
+    if path is None and corpus is None:
+        require(document_unit is None, "document_unit", document_unit, "path or corpus given")
+        return EvalText.from_store(*checkpoint.open_text(data_dir), split)
+    config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
+    text = config.encode_split(split, vocab, Path(folder))
+    return replace(text, name=path or text.name)
+
+
+def adapt_protocol(
+    protocol: Protocol,
+    model: Network,
+    checkpoint: LoadedCheckpoint,
+    seconds: float,
+    data_dir: str | None,
+) -> Protocol:
+    """Return the protocol with what is best for the validation text of training, and print it."""
+    require(seconds > 0, "adapt_seconds", seconds, "more than 0")
     try:
-        return checkpoint.open_text(data_dir)[1].text("val")
+        tokens = checkpoint.open_text(data_dir)[1].text("val")
     except DataError as error:
         fix = "give cache_len and rate"
         raise DataError(f"adapt: auto needs the validation text of training; {fix}") from error
+    print_notice(f"adapt auto: reading the validation text for {seconds:g} seconds")
+    chosen = choose_adaptation(model, tokens, protocol, seconds)
+    print_notice(f"adapt auto: {chosen.describe() or 'nothing helps'}")
+    return chosen
 
 
 def publish_record(
-    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None, wandb: bool
+    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None
 ) -> None:
-    """Print a record, as a table on stderr and in a pipe as JSON, and add it where it belongs:
-    to the file `out`, the card of a converted folder and, if asked, a W&B run."""
+    """Print a record, as a table on stderr and in a pipe as JSON; add it to the file `out`, and to
+    the card of a converted folder."""
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     print_notice(format_table(record, unit))
     line = json.dumps(record, allow_nan=False)
@@ -115,8 +129,6 @@ def publish_record(
             print(line, file=file)
     if (card := checkpoint.path / CARD).is_file():
         add_result(card, record)
-    if wandb:
-        add_evaluation(checkpoint.saved, record, checkpoint.run_folder)
 
 
 def select_text(

@@ -17,7 +17,8 @@ from ..errors import print_notice, require, require_at_least, unfiltered_stdout
 from ..files import replace_file
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, find_missing_memory
-from ..model import Adaptation, Network, Weights, find_device
+from ..model import Network, Weights, find_device
+from ..model.adaptation import Adaptation
 from ..signals import defer_signals
 from .inputs import (
     Device,

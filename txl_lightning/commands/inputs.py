@@ -30,16 +30,14 @@ def pick_device(device: Device) -> str:
 def load_model(
     ckpt_path: str | Path, device: Device, weights: Weights = "float32", trains: bool = False
 ) -> tuple[LoadedCheckpoint, Network, Vocabulary]:
-    """Load a checkpoint; return it with its network on the device, and its vocabulary.
-
-    If dynamic evaluation trains it, its weights are not packed.
-    """
-    require(not trains or weights == "float32", "weights", weights, "float32 with a rate")
+    """Load a checkpoint; return it with its network on the device, and its vocabulary. Weights in
+    float32 that dynamic evaluation trains are not packed."""
     name = pick_device(device)
     checkpoint = load_checkpoint(ckpt_path)
     model, vocab = checkpoint.build()
+    is_packed = weights != "float32" or not trains
     model = model.to(name)
-    return checkpoint, model if trains else pack_weights(model, weights), vocab
+    return checkpoint, pack_weights(model, weights) if is_packed else model, vocab
 
 
 def check_array_file(key: str, path: str | Path | None) -> None:

@@ -4,6 +4,8 @@ import math
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,17 +16,19 @@ import yaml
 from ..data.tokens import Text
 from ..errors import flatten_settings, require, show_controls
 from ..evaluation.protocols import Protocol
-from ..evaluation.scoring import score_text
+from ..evaluation.tuning import CACHE_LEN, score_in_turns
 from ..files import find_config, load_yaml
 from ..generation import generate
-from ..model import TransformerXL, eval_mode, has_bfloat16_units
+from ..model import TransformerXL, has_bfloat16_units
 from ..runs.folder import CHECKPOINTS, CONFIG, LAST, run_folder
 
 if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
 
 PROMPT_LEN = 300  # tokens of the test text before the sample, which fill the memory as in training
-SECONDS = 110  # for the test text; a slow machine scores the beginnings of its rows
+SECONDS = 50  # for the test text, twice; a slow machine scores the beginnings of its rows
+ORDER, PPMD_BYTES = 16, 1 << 30
+LONGEST = 4_000_000  # most tokens of the training text that PPMd reads
 
 
 def quickstart_command(config: str = "quickstart") -> None:
@@ -47,6 +51,7 @@ def quickstart_command(config: str = "quickstart") -> None:
     print(f"\ntrained for {minutes:.1f} minutes; on one page: {folder / 'report.html'}\n")
     data, model = trainer.datamodule, trainer.lightning_module.net
     measure_memory(data, model)
+    measure_adaptation(data, model)
     print_sample(data, model)
     print_next_commands(folder)
 
@@ -71,7 +76,7 @@ def measure_memory(
     notes = {2 * trained: "", trained: ", as trained", 0: ", the same network without its memory"}
     shape = {"batch_size": data.config.eval_batch_size, "tgt_len": data.config.eval_tgt_len}
     ways = [Protocol(mem_len=mem_len, drop_last=True, **shape) for mem_len in notes]
-    n_scored, nats = score_in_turns(model, Text(ids), ways, clock)
+    n_scored, nats = score_in_turns(model, Text(ids), ways, SECONDS, clock)
     n_read = n_scored + shape["batch_size"]  # the first token of each row is not scored
     print(f"held-out test text, {n_read:,} of {len(ids):,} tokens, {size:.2f} bytes each:")
     for (mem_len, note), total in zip(notes.items(), nats, strict=True):
@@ -82,23 +87,32 @@ def measure_memory(
     print("(a network trained without memory, --model.net.mem_len 0, usually loses less)")
 
 
-def score_in_turns(
-    model: TransformerXL, text: Text, ways: list[Protocol], clock: Callable[[], float]
-) -> tuple[int, list[float]]:
-    """Score a text, or what SECONDS allow of it, in several ways; return tokens and nats of each.
+def measure_adaptation(
+    data: "CorpusDataModule", model: TransformerXL, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Print bits per byte of the test text in one row, without and with adaptation, and PPMd's."""
+    ids, size = data.store.ids("test"), data.bytes_per_token("test")
+    static = Protocol(tgt_len=data.config.eval_tgt_len)
+    adapted = replace(static, cache_len=CACHE_LEN, rate=0.1)
+    n_scored, nats = score_in_turns(model, Text(ids), [static, adapted], SECONDS, clock)
+    bits = [total / n_scored / math.log(2) / size for total in nats]
+    print(f"in one row, {n_scored + 1:,} tokens:")
+    print(f"  static         {bits[0]:.3f} bits per byte")
+    print(f"  adapted        {bits[1]:.3f} bits per byte ({adapted.describe()})", flush=True)
+    with suppress(ModuleNotFoundError):
+        texts = (data.store.ids("train")[-LONGEST:], ids[: n_scored + 1])
+        before, text = (data.vocab.decode(part.tolist()).encode() for part in texts)
+        alone, after = compress_with_ppmd(b"", text), compress_with_ppmd(before, text)
+        print(f"  PPMd           {alone:.3f} bits per byte, {after:.3f} after the training text")
 
-    A segment is scored in each way before the next one, so that all have the same tokens.
-    """
-    n_scored, nats, end = 0, [0.0] * len(ways), clock() + SECONDS
-    # Each way restores the mode that it found, not that of the network before all of them.
-    with eval_mode(model):
-        for parts in zip(*(score_text(model, text, way) for way in ways), strict=True):
-            n_scored += len(parts[0].nats_K)
-            sums = (part.nats_K.double().sum().item() for part in parts)
-            nats = [total + more for total, more in zip(nats, sums, strict=True)]
-            if clock() >= end:
-                break
-    return n_scored, nats
+
+def compress_with_ppmd(before: bytes, text: bytes) -> float:
+    """Return bits per byte of a text after another one; without pyppmd, ModuleNotFoundError."""
+    import pyppmd
+
+    encoder = pyppmd.Ppmd7Encoder(ORDER, PPMD_BYTES)
+    encoder.encode(before)
+    return 8 * len(encoder.encode(text) + encoder.flush()) / len(text)
 
 
 def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:

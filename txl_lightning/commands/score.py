@@ -24,8 +24,8 @@ from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState
-from ..model import Adaptation, Network, Weights
-from ..model.adaptation import AdaptedReader
+from ..model import Network, Weights
+from ..model.adaptation import Adaptation, AdaptedReader
 from .generate import UNFINISHED
 from .inputs import Device, load_model
 

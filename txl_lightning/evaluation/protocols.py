@@ -8,7 +8,8 @@ from typing import Any, Literal
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
 from ..errors import DataError, require, require_at_least, require_positive
-from ..model import Adaptation, EvalLengths, EvalSameLength
+from ..model import EvalLengths, EvalSameLength
+from ..model.adaptation import Adaptation
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from ..data.eval_text import EvalText
-from ..data.stream import IGNORED, Segment, Stream
+from ..data.stream import IGNORED, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import Adaptation, EvalSameLength, Network, Reader, eval_mode, find_device
-from ..model.adaptation import USUAL, AdaptedReader, make_adapted_reader
-from ..model.contract import AnyMemory
+from ..model import EvalSameLength, Network, eval_mode, find_device
+from ..model.adaptation import USUAL, Adaptation, AdaptedReader, make_adapted_reader
+from ..model.reading import read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
 FETCHED = 16  # segments whose nats are fetched from a GPU together
@@ -37,27 +37,6 @@ class TokenNats(NamedTuple):
 
     position_K: np.ndarray
     nats_K: Tensor
-
-
-def score_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
-    """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
-    targets_BL, doc_pos_BL = segment.choose_targets(getattr(net, "head", None)), segment.doc_pos_BL
-    return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
-
-
-def read_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
-    """Return the states h_BLD that predict a segment's targets, and the memory for the next one."""
-    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, segment.n_reread)
-    return h_BLD[:, segment.n_context :], memory
-
-
-def score_answers(
-    net: Reader, segment: Segment, memory: AnyMemory
-) -> tuple[Tensor, Tensor, AnyMemory]:
-    """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
-    h_BLD, memory = read_segment(net, segment, memory)
-    right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
-    return net.head.nats(h_BLD, segment.choose_targets(net.head)), right_BL, memory
 
 
 def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
@@ -188,17 +167,6 @@ class NatsAccumulator:
         interval |= {"level": LEVEL, **blocks, "resamples": RESAMPLES, "seed": SEED}
         counts = {"tokens_scored": self.n_scored, "bytes_scored": n_byte or None}
         return counts | means | {"interval": interval}
-
-
-def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
-    """Return mean nats per token in other units, by name.
-
-    bits = nats / ln 2 and perplexity = exp(nats), computed from the mean; perplexities are never
-    averaged. Bits per byte of text compare models with different vocabularies.
-    """
-    bits = nats / math.log(2)
-    values = {"nats": nats, f"bits_per_{unit}": bits, "perplexity": math.exp(min(nats, 700.0))}
-    return values | ({"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {})
 
 
 def evaluate(

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import NonFiniteError, require, require_positive
-from ..model import Adaptation, Network, Reader, eval_mode
-from ..model.adaptation import AdaptedReader, make_adapted_reader
+from ..model import Network, Reader, eval_mode
+from ..model.adaptation import Adaptation, AdaptedReader, make_adapted_reader
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require
-from ..model import Adaptation, Network, accumulator_dtype, eval_mode
-from ..model.adaptation import make_adapted_reader
+from ..model import Network, accumulator_dtype, eval_mode
+from ..model.adaptation import Adaptation, make_adapted_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError, require
-from ..model import Adaptation, EvalLengths, Network, Reader, find_device
-from ..model.adaptation import AdaptedMemory, make_adapted_reader
+from ..model import EvalLengths, Network, Reader, find_device
+from ..model.adaptation import Adaptation, AdaptedMemory, make_adapted_reader
 from ..model.contract import AnyMemory, is_transformer_xl
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt

@@ -1,9 +1,11 @@
-"""Networks that learn from a text while they score it: the continuous cache, in state_cache.py, and
-dynamic evaluation (Krause et al. 2018), a step on the loss of each segment after its score:
+"""Networks that learn from a text while they score it.
+
+The continuous cache is in state_cache.py. Dynamic evaluation (Krause et al. 2018) takes a step on
+the mean loss of each segment after its score:
 
     weights <- weights - rate * gradient + decay * (trained weights - weights)
 
-In each document, the cache is empty and the weights are the trained ones at first.
+At the beginning of each document, the cache is empty and the weights are the trained ones.
 
 B rows   L segment   D width
 """
@@ -177,6 +179,7 @@ class AdaptedReader:
             # Documents begin here; the one before them is scored with the weights so far.
             with torch.no_grad():
                 before_BL, _ = self.score(*inputs)
+                # Private, as in torch's own optimizers.
                 torch._foreach_copy_([*self.net.parameters()], [*self.trained.parameters()])
         nats_BL, network_BL, memory = self._score(*inputs)
         is_learned_L = (targets_BL[0].to(token_L) >= 0) & (token_L >= begin_L[-1])

@@ -119,9 +119,8 @@ class StateCache:
         query_BLD = torch.cat([known_BDL.mT, self.last_BD[:, None]], dim=1) * self.theta
         # A token sees as many slots as tokens of its document precede it; the last is its own.
         own_L = torch.arange(self.end - n_query, self.end)
-        seen_BL = (
-            (own_L + self.n_read - self.end).clamp(max=self.cache_len).expand(len(query_BLD), -1)
-        )
+        seen_L = (own_L + self.n_read - self.end).clamp(max=self.cache_len)
+        seen_BL = seen_L.expand(len(query_BLD), -1)
         if doc_pos_BL is not None:
             seen_BL = seen_BL.minimum(doc_pos_BL[:, -n_query:].cpu())
         for row, begin_L in enumerate(own_L + 1 - seen_BL):
@@ -133,11 +132,8 @@ class StateCache:
                 key_DS, slot_S = self.slots.key_BDC[row, :, start:stop], torch.arange(start, stop)
                 torch.mm(query_BLD[row, queries], key_DS, out=weight_QS).exp_()
                 # Slots that some of these queries do not see are at either end.
-                left, right = (
-                    slice(int(begin_Q1.max()) - start),
-                    slice(int(own_Q1[0]) + 1 - start, None),
-                )
-                for end in (left, right):
+                left, right = int(begin_Q1.max()) - start, int(own_Q1[0]) + 1 - start
+                for end in (slice(left), slice(right, None)):
                     is_seen_QS = (slot_S[end] >= begin_Q1) & (slot_S[end] <= own_Q1)
                     weight_QS[:, end] *= is_seen_QS.to(weight_QS.device)
                 yield row, queries, weight_QS, self.slots.next_BC[row, start:stop]

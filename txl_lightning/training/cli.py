@@ -190,6 +190,11 @@ class TxlCLI(LightningCLI):
         with explain_out_of_memory(self.config):
             parts = self.parser.instantiate(parts, instantiators=[build])
         self.model, self.datamodule = parts.model, parts.data
+        if "adapt" in parts:
+            rate, n_row = parts.adapt.rate, parts.data.config.eval_batch_size
+            is_possible = not rate or n_row == 1
+            errors.require(is_possible, "adapt.rate", rate, "null, or data.eval_batch_size 1")
+            self.model.memory_bank.adaptation = parts.adapt if parts.adapt.adapts else None
 
     def instantiate_trainer(self, **_: Any) -> Trainer:
         """Make the Trainer; what Lightning refuses, and too many processes, are ValueErrors."""

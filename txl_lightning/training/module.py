@@ -16,10 +16,10 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
-from ..evaluation.scoring import readings, score_answers, score_segment
 from ..machine import peak_memory
 from ..model import EvalLengths, EvalSameLength, NetworkConfig, TransformerXLConfig
 from ..model.contract import AnyMemory, describe_config, make_config
+from ..model.reading import readings, score_answers, score_segment
 from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
 from .fsdp import shard
@@ -160,7 +160,7 @@ class LanguageModel(LightningModule):
                     "allow must go beyond the warm-up"
                 )
             values = self.readings(self.stage, values) if measured == "nats" else values
-            group = self.stage if loader == "0" else f"{self.stage}/{loader}"
+            group = self.stage + self.memory_bank.suffix + ("" if loader == "0" else f"/{loader}")
             self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
         self.on_predict_epoch_end()
 

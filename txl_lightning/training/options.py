@@ -24,6 +24,7 @@ from ..errors import (
 from ..files import find_config, load_yaml, local_path
 from ..imports import is_class_path
 from ..model import EvalLengths
+from ..model.adaptation import Adaptation
 from ..model.contract import CLASS, find_config_class
 from .callbacks.checkpointing import CheckpointConfig
 from .callbacks.report import ReportConfig
@@ -127,6 +128,8 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
     parser.add_class_arguments(PlanConfig, "plan")
     parser.add_class_arguments(WandbConfig, "wandb")
     parser.add_class_arguments(ReportConfig, "report")
+    if command in ("validate", "test"):
+        parser.add_class_arguments(Adaptation, "adapt")
     parser.add_lightning_class_args(Trainer, "trainer")
     parser.add_argument("--trainer.help", action="help")
     parser.add_method_arguments(Trainer, command, as_group=False, skip=RUN_ARGUMENTS)

@@ -14,9 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
-from ..evaluation.scoring import score_segment
 from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
+from ..model.adaptation import Adaptation, AdaptedReader
 from ..model.contract import AnyMemory, join_rows, require_transformer_xl
+from ..model.reading import score_segment
 
 
 class MemoryBank:
@@ -29,11 +30,19 @@ class MemoryBank:
 
     def __init__(self, net: Network, eval_lengths: EvalLengths, compiled: bool) -> None:
         self.net, self.eval_lengths, self.compiled = net, eval_lengths, compiled
+        self.adaptation: Adaptation | None = None
         self.committed: dict[tuple[str, int], AnyMemory] = {}
         self.staged: dict[tuple[str, int], AnyMemory] = {}
 
+    @property
+    def suffix(self) -> str:
+        """End of the stage's name in results, where what adapts is never mixed with the rest."""
+        return "-adapted" if self.adaptation else ""
+
     @cached_property
-    def reader(self) -> Reader:
+    def reader(self) -> Reader | AdaptedReader:
+        if self.adaptation:
+            return AdaptedReader(self.net, self.adaptation)
         # Cached keys and values change their shape; a compiled network has one graph per shape.
         return make_reader(self.net, uses_cache=not self.compiled)
 
@@ -60,6 +69,8 @@ class MemoryBank:
     def discard(self, stage: str) -> None:
         self.committed = {key: self.committed[key] for key in self.committed if key[0] != stage}
         self.staged = {key: self.staged[key] for key in self.staged if key[0] != stage}
+        # It may have learned from a text.
+        vars(self).pop("reader", None)
 
 
 def recompute_layers(net: Network) -> None:

@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger
 from ..checkpoints import LoadedCheckpoint
 from ..data.datamodule import CorpusDataModule
 from ..errors import invalid, require
-from ..evaluation.scoring import readings
+from ..model.reading import readings
 from ..runs.logger import RunLogger
 from .callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .callbacks.progress_bar import TokenProgressBar
@@ -54,7 +54,7 @@ UNUSABLE = {
 }
 """Callbacks of Lightning that look for attributes of other modules, and what to use instead."""
 TRAINING = ("lr", "memory_bytes", "peak_memory_bytes", "mem_filled", "tokens_seen", "grad_norm")
-SPEED = ("tokens_per_second", "model_flops_per_second", "mfu", "seconds")
+SPEED = ("tokens_per_second", "seconds")
 PROBED = ("tokens_seen", "memory_gain", "memory_gain_error")
 ANSWERS = ("token_accuracy", "answer_accuracy")
 OUR_PACKAGES = ("lightning", "txl_lightning")
@@ -71,7 +71,7 @@ def make_callbacks(command: str, config: Namespace, defaults: dict[str, Any]) ->
         writers = [SaveNats(Path(config.trainer.default_root_dir))] if command == "predict" else []
         return [*bars, *writers]
     report = Report(probe, config.report.html, defaults)
-    wandb, budget = WandbRun(probe, config.wandb, config.ckpt_path), TimeBudget(config.plan.minutes)
+    wandb, budget = WandbRun(probe, config.wandb), TimeBudget(config.plan.minutes)
     callbacks = [Throughput(), budget, probe, FinalValidation(), report, wandb, *bars]
     if config.trainer.enable_checkpointing is not False:
         saving = config.checkpoint

@@ -134,9 +134,13 @@ def test_alphabet_has_the_characters_of_all_documents_in_order_and_no_other(docu
             Characters(alphabet)
 
 
-@pytest.mark.parametrize("size", [1, 3, 1 << 20])
 @pytest.mark.parametrize(
-    ("text", "offset"), [(b"ab\xffcd", 2), (b"\xc3\xa9\xc3(", 2), (b"abc\xe2\x9c", 3)]
+    ("text", "offset", "size"),
+    [
+        (b"ab\xffcd", 2, 1 << 20),
+        (b"\xc3\xa9\xc3(", 2, 1 << 20),
+        *((b"abc\xe2\x9c", 3, size) for size in (1, 3, 1 << 20)),
+    ],
 )
 def test_bytes_that_are_not_utf8_are_refused_with_file_and_offset(document, text, offset, size):
     with pytest.raises(DataError, match=rf"a\.txt: byte {100 + offset} is not UTF-8 text; if"):

@@ -152,8 +152,15 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_batch_end", None])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    ("end", "hook"),
+    [
+        *((end, "on_train_batch_end") for end in ENDS),
+        ("max_steps", "on_validation_batch_end"),
+        ("max_time", "on_validation_batch_end"),
+        *((end, None) for end in ENDS),
+    ],
+)
 def test_run_has_its_last_validation_once_however_it_ends_or_is_stopped(
     saved_steps, last, end, hook
 ):

@@ -114,7 +114,7 @@ def test_the_best_validation_is_marked_and_shown_first(render):
         ("best validation (bits per byte)", "1.400"), ("at step", "20"),
         ("answer accuracy", "25.0%"), ("nats that it loses without its memory", "0.250 ± 0.010"),
     ]  # fmt: skip
-    draw_memory_gain(axes := Figure().subplots(), [RunMetrics(rows)], "word")
+    draw_memory_gain(axes := Figure().subplots(), RunMetrics(rows), "word")
     zero, line = axes.lines
     assert line.get_xydata().tolist() == [[100, -0.1], [200, 0.25], [300, 0.3]]
     assert set(zero.get_ydata()) == {0}

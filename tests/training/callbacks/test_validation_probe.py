@@ -7,8 +7,8 @@ from lightning.pytorch.callbacks import LambdaCallback
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
 from txl_lightning.analysis.attention_distance import record_attention
 from txl_lightning.data.stream import IGNORED
-from txl_lightning.evaluation.scoring import score_segment
 from txl_lightning.model import EvalLengths
+from txl_lightning.model.reading import score_segment
 from txl_lightning.training import module as module_of
 from txl_lightning.training.callbacks import validation_probe
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe

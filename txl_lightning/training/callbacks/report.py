@@ -16,7 +16,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ...analysis import plots
-from ...analysis.page import render_page
 from ...command_line import PROGRAM
 from ...errors import convert_fields, flatten_settings, require, show_controls
 from ...files import host_name, write_json, write_text
@@ -30,6 +29,15 @@ from .weight_averaging import WeightAverage
 MIN_SECONDS_BETWEEN_PAGES = 60.0
 PICTURES = {"curve": "Learning curves", "attention": plots.ATTENTION_TITLE}
 """Titles of the charts that are also PNG files, by name."""
+LARGE, SMALL = (4.6, 2.8), (2.1, 1.5)  # width and height of charts in inches
+FROM_ZERO = {
+    "train/lr": "learning rate",
+    "train/grad_norm": "gradient norm",
+    "train/tokens_per_second": "tokens per second",
+    "train/mem_filled": "cached hidden states",
+    "train/peak_memory_bytes": "peak memory (bytes)",
+}
+"""Metrics with a small chart, unless all their values are 0."""
 NEXT_COMMANDS = (
     "generate {} --prompt 'Once upon a time'",
     "evaluate {} --split test",
@@ -150,10 +158,18 @@ class Report(Callback):
         run |= {**run.pop("machine"), "devices": trainer.world_size, "precision": trainer.precision}
         if any(isinstance(each, WeightAverage) for each in trainer.callbacks):
             run["validated"] = "the average of the weights (WeightAverage), not themselves"
-        return render_page(
-            "report.html.j2",
-            [metrics],
-            choose_charts(metrics, probe, module.unit),
+        return read_template().render(
+            plots={
+                name: plots.to_svg(draw, LARGE)
+                for name, draw in choose_charts(metrics, probe, module.unit).items()
+            },
+            small={
+                title: plots.to_svg(
+                    partial(plots.draw_from_zero, metrics=metrics, name=name), SMALL
+                )
+                for name, title in FROM_ZERO.items()
+                if any(value for _, value in metrics.curve(name))
+            },
             title="/".join(self.folder.absolute().parts[-2:]),
             folder=self.folder.absolute(),
             trainer=trainer,
@@ -170,6 +186,14 @@ class Report(Callback):
         )
 
 
+def read_template() -> Any:
+    # jinja2 is slow to import, and needed only to write a page.
+    from jinja2 import Template
+
+    text = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
+    return Template(text, autoescape=True)
+
+
 def count_parameters(trainer: Trainer) -> int:
     return sum(p.numel() for p in trainer.lightning_module.net.parameters())
 
@@ -180,7 +204,7 @@ def choose_charts(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dic
     if metrics.rows:
         charts["curve"] = partial(plots.draw_learning_curves, metrics=metrics)
     if metrics.curve("val/memory_gain"):
-        charts["memory_gain"] = partial(plots.draw_memory_gain, runs=[metrics], unit=unit)
+        charts["memory_gain"] = partial(plots.draw_memory_gain, metrics=metrics, unit=unit)
     if len(nats := probe.nats_by_position) > 1:
         charts["position"] = partial(plots.draw_loss_by_position, nats_by_position=nats, unit=unit)
     if rows := probe.attention:

@@ -1,14 +1,10 @@
 """Weights & Biases: metrics over tokens, one W&B run for all resumes, offline if needed."""
 
-import json
 import os
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from signal import SIGTERM
 from typing import Any, Literal
 
 from jsonargparse import Namespace
@@ -19,13 +15,10 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from ... import __version__
 from ...checkpoints.saving import manifest_path, read_manifest
-from ...data.datamodule import CorpusDataModule
-from ...errors import NonFiniteError, convert_fields, format_line, require
+from ...errors import convert_fields, format_line, require
 from ...files import check_folder_writable
 from ...machine import commit
 from ...runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, find_run_folder, run_folder
-from ...runs.wandb_api import PREFIX
-from ...signals import EXIT
 from . import LanguageModel
 from .validation_probe import ValidationProbe
 from .wandb_settings import check_wandb_settings
@@ -39,15 +32,9 @@ class WandbConfig:
     """Stop where the server cannot be reached; otherwise the run goes on offline."""
     checkpoints: Literal["best", "all", "none"] = "best"
     """Checkpoints that W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
-    registry: str | None = None
-    """REGISTRY/COLLECTION of W&B's registry that best.ckpt is linked to."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        is_path = self.registry is None or re.fullmatch(r"[\w.-]+/[\w.-]+", self.registry)
-        require(bool(is_path), "registry", self.registry, "REGISTRY/COLLECTION")
-        is_kept = self.registry is None or self.checkpoints != "none"
-        require(is_kept, "registry", self.registry, "null with checkpoints none")
 
 
 class OfflineFallbackWandbLogger(WandbLogger):
@@ -108,20 +95,7 @@ class OfflineFallbackWandbLogger(WandbLogger):
         super().log_metrics({**metrics, "tokens": tokens}, step)
 
     @rank_zero_only
-    def use_artifact(self, artifact: Any) -> None:
-        """Record an artifact, or its name, as an input of the run; offline, for wandb sync."""
-        run = self.experiment
-        with warn_of_errors(f"{artifact} is not recorded as an input"):
-            if not run.offline:
-                run.use_artifact(artifact)
-            elif isinstance(artifact, str):
-                raise ValueError("W&B looks up a name only online")
-            else:
-                # Private: the public method refuses to wait for wandb sync.
-                run._log_artifact(artifact, use_after_commit=True)
-
-    @rank_zero_only
-    def log_checkpoint_artifact(self, path: Path, alias: str, registry: str | None = None) -> None:
+    def log_checkpoint_artifact(self, path: Path) -> None:
         import wandb
 
         digest, entry = next(iter(read_manifest(path).items()))
@@ -130,12 +104,7 @@ class OfflineFallbackWandbLogger(WandbLogger):
         for file in (path, manifest_path(path), find_run_folder(path) / CONFIG):
             if file.is_file():
                 artifact.add_file(str(file.resolve()))
-        run = self.experiment
-        run.log_artifact(artifact, aliases=[alias, f"step-{entry['step']}"])
-        if registry:
-            with warn_of_errors(f"wandb.registry: {path.name} is not linked to {registry}"):
-                require(not run.offline, "WANDB_MODE", "offline", "online, because W&B links then")
-                run.link_artifact(artifact, f"wandb-registry-{registry}")
+        self.experiment.log_artifact(artifact, aliases=[path.stem, f"step-{entry['step']}"])
 
 
 class WandbRun(Callback):
@@ -143,15 +112,11 @@ class WandbRun(Callback):
 
     Logged after each validation: curve and attention (pictures), val/samples (a table of texts) and
     val/nats_by_position (a chart). At the end, `checkpoints` are logged as artifacts, unless the
-    logger has its own log_model, and best.ckpt is linked to a `registry`. The text, and a
-    checkpoint of W&B (`ckpt_path`), are inputs of the run. Numbers that are not finite, and a
-    signal to stop, are alerts.
+    logger has its own log_model.
     """
 
-    def __init__(
-        self, probe: ValidationProbe, config: WandbConfig = WandbConfig(), ckpt_path: object = None
-    ) -> None:
-        self.probe, self.config, self.ckpt_path = probe, config, str(ckpt_path)
+    def __init__(self, probe: ValidationProbe, config: WandbConfig = WandbConfig()) -> None:
+        self.probe, self.config = probe, config
         self.run: dict[str, str | None] = {}
 
     def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
@@ -167,12 +132,6 @@ class WandbRun(Callback):
             for name in names:
                 define_metric(f"val/{name}", step_metric="tokens", summary="min,last")
             self.run = {"run_id": logger.version}
-            if trainer.is_global_zero:
-                run = logger.experiment
-                self.run |= {"project": run.project, "entity": run.entity}
-                logger.use_artifact(describe_text(trainer.datamodule))
-                if self.ckpt_path.startswith(PREFIX):
-                    logger.use_artifact(self.ckpt_path.removeprefix(PREFIX))
 
     def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
         if module.is_fitting and trainer.is_global_zero:
@@ -185,18 +144,7 @@ class WandbRun(Callback):
         for name in {"best": [BEST], "all": [BEST, LAST], "none": []}[self.config.checkpoints]:
             if (path := self.folder / CHECKPOINTS / name).is_file():
                 for logger in loggers:
-                    registry = self.config.registry if name == BEST else None
-                    logger.log_checkpoint_artifact(path, path.stem, registry)
-
-    def on_exception(self, trainer: Trainer, _: LanguageModel, exception: BaseException) -> None:
-        is_preempted = isinstance(exception, SystemExit) and exception.code == EXIT[SIGTERM]
-        title = "stopped by a signal" if is_preempted else "numbers are not finite"
-        if not self.run or not (is_preempted or isinstance(exception, NonFiniteError)):
-            return
-        text = f"{self.folder}, step {trainer.global_step}: {exception}"
-        for logger in wandb_loggers(trainer):
-            with warn_of_errors("no alert"):
-                logger.experiment.alert(title, text, "ERROR")
+                    logger.log_checkpoint_artifact(path)
 
     def state_dict(self) -> dict[str, Any]:
         return self.run
@@ -204,28 +152,6 @@ class WandbRun(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # Also without a WandbLogger, for a later resume with one.
         self.run = self.run or state_dict
-
-
-def describe_text(data: CorpusDataModule) -> Any:
-    """Return the text as an artifact: its fingerprint, without its content or its folder."""
-    import wandb
-
-    fingerprint = data.store.fingerprint
-    about = {"name": Path(data.config.name).name, "fingerprint": fingerprint}
-    artifact = wandb.Artifact(f"text-{fingerprint}", "dataset", metadata=about)
-    with artifact.new_file("text.json") as file:
-        json.dump(about, file)
-    return artifact
-
-
-@contextmanager
-def warn_of_errors(problem: str) -> Iterator[None]:
-    """Warn where W&B cannot do what training does not depend on."""
-    try:
-        yield
-    # W&B raises errors of many classes.
-    except Exception as error:
-        rank_zero_warn(f"W&B: {problem}: {format_line(str(error))}")
 
 
 def make_media(probe: ValidationProbe, folder: Path) -> dict[str, Any]:
@@ -249,9 +175,8 @@ def replace_wandb_loggers(
 ) -> list[Logger]:
     """Return the loggers, each WandbLogger as one of ours; `specs` have their settings."""
     has_wandb = any(isinstance(each, WandbLogger) for each in loggers)
-    for name, value in {"required": "true", "registry": config.registry}.items():
-        is_possible = has_wandb or not config[name]
-        require(is_possible, f"wandb.{name}", value, "--trainer.logger WandbLogger")
+    is_possible = has_wandb or not config.required
+    require(is_possible, "wandb.required", "true", "--trainer.logger WandbLogger")
     replace = partial(OfflineFallbackWandbLogger, root, config.required, run_id)
     pairs = zip(loggers, specs, strict=True)
     return [replace(spec) if type(each) is WandbLogger else each for each, spec in pairs]

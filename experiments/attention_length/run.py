@@ -1,0 +1,119 @@
+"""At equal attention length and equal seconds, is a memory better than a longer segment?
+
+    python -m experiments.attention_length.run [--seeds 1 2 3 4 5] [--only KIND ...] [--fast]
+
+Elsewhere memory also sees more tokens than the network without. Here "memory" has segments of 64
+and a memory of 128, 12 rows; "segment" has segments of 192 and no memory, 4 rows: equal tokens of
+an update, and at most 191 tokens before a prediction in both. Texts: Python source in 4,096
+subwords, and the first 4,154,064 bytes of enwik8. The quickstart's network; the rate of each is
+doubled or halved until validation text gets worse, after a quarter of the minutes, with seed 0,
+which is not reported. Minutes are those of one thread that is not disturbed (pace.py), and the
+seconds of each training are recorded. "segment" is read in segments, as trained, and by a window of
+192 that moves by 8 tokens; "memory" also with zero memory at evaluation.
+"""
+
+from argparse import Namespace
+from typing import Any
+
+import torch
+
+from experiments import common, pace
+from experiments.depth.run import find_prefix
+from experiments.results import load_records
+
+NETS = {
+    "memory": {"model.net.mem_len": 128, "data.tgt_len": 64, "data.batch_size": 12},
+    "segment": {"model.net.mem_len": 0, "data.tgt_len": 192, "data.batch_size": 4},
+}
+TEXTS = ("python_source", "enwik8_prefix")
+KINDS = {f"{text}, {net}": (text, net) for text in TEXTS for net in NETS}
+READINGS: dict[str, dict[str, dict[str, int]]] = {
+    "memory": {
+        "memory": {"mem_len": 128, "tgt_len": 64},
+        "zero memory": {"mem_len": 0, "tgt_len": 64},
+    },
+    "segment": {
+        "segments": {"mem_len": 0, "tgt_len": 192},
+        "window": {"mem_len": 0, "tgt_len": 8, "ext_len": 184},
+    },
+}
+OPTIONS = common.MUON | common.flatten(
+    {
+        "model.net": {"n_layer": 4, "n_head": 4, "d_model": 128, "norm": "pre"},
+        "trainer": {"gradient_clip_val": 1.0, "limit_val_batches": 100},
+    }
+)
+SUBWORDS = {"data.corpus": "python_source", "data.vocab": "bpe", "data.subwords.n_token": 4096}
+N_TOKEN = {"python_source": 4096, "enwik8_prefix": 256}
+FIRST_RATE, TUNING_SEED = 6e-3, 0
+# It needs no download.
+FAST = common.FAST | {"data.corpus": "python_source"}
+
+
+def main() -> None:
+    """Time a step of each kind, choose its rate, and train it with each seed."""
+    minutes = {"type": float, "default": 6.0, "help": "of training"}
+    seeds = (1, 2, 3, 4, 5)
+    args = common.parse_args(__file__, __doc__, seeds, "weights", KINDS, minutes=minutes)
+    common.measure_once(args, "pace", time_kinds)
+    for kind in args.only:
+        common.measure_once(args, f"rate {kind}", choose_rate, kind)
+    common.measure_kinds(args, measure)
+
+
+def choose_options(args: Namespace, kind: str) -> dict[str, Any]:
+    text, net = KINDS[kind]
+    if args.fast:
+        where = FAST
+    elif text == "python_source":
+        where = SUBWORDS
+    else:
+        where = {"data.path": str(find_prefix()), "data.vocab": "bytes"}
+    return OPTIONS | NETS[net] | where
+
+
+def time_kinds(args: Namespace) -> dict[str, Any]:
+    """Return the seconds of a step by kind."""
+    steps = {}
+    for kind, (text, net) in KINDS.items():
+        rows, length = NETS[net]["data.batch_size"], NETS[net]["data.tgt_len"]
+        tokens_BT = torch.randint(N_TOKEN[text], (rows, length + 1))
+        is_narrow = args.precision != "32-true"
+        steps[kind] = pace.make_step_of(OPTIONS | NETS[net], tokens_BT, N_TOKEN[text], is_narrow)
+    return pace.measure(args, steps)
+
+
+def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
+    def train_with(rate: float) -> common.TrainedRun:
+        name = f"rate {kind} {rate:g}"
+        return train(args, name, kind, rate, TUNING_SEED, args.minutes / 4)
+
+    return common.choose_rate(kind, train_with, FIRST_RATE)
+
+
+def train(
+    args: Namespace, name: str, kind: str, rate: float, seed: int, minutes: float
+) -> common.TrainedRun:
+    seconds = load_records(args.out)["pace"]["step_seconds"][kind]
+    steps = 4 if args.fast else pace.count_steps(minutes, seconds)
+    options = choose_options(args, kind)
+    options |= {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
+    options |= {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
+    return common.train(args, name.replace(",", ""), seed, options)
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Train; return bits per byte of the whole test text by the way it is read."""
+    rate = load_records(args.out)[f"rate {kind}"]["rate"]
+    run = train(args, f"{kind} {seed}", kind, rate, seed, args.minutes)
+    _, net = KINDS[kind]
+    how = {"split": "test", "batch_size": 8} | ({"max_tokens": 2000} if args.fast else {})
+    bits = {}
+    for way, lengths in READINGS[net].items():
+        bits[way] = run.evaluate(how | lengths)["bits_per_byte"]
+    fields = {"kind": kind, "seed": seed, "rate": rate, "minutes": args.minutes}
+    return fields | {"bits_per_byte": bits} | run.describe("val/bits_per_byte")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Bits per byte of a text by general compressors: alone, and after a training text."""
+
+import lzma
+from argparse import Namespace
+from typing import Any
+
+from experiments import common
+from txl_lightning.data.settings import DataConfig
+
+ORDER, MEMORY = 16, 2**30
+"""Of PPMd: the longest context in bytes, and the bytes of its memory."""
+
+
+def measure_all(args: Namespace, data: DataConfig) -> None:
+    """Add a record of the test text for each compressor."""
+    for name in COUNT:
+        common.measure_once(args, name, measure, name, data)
+
+
+def measure(args: Namespace, name: str, data: DataConfig) -> dict[str, Any]:
+    """Return a compressor's bits per byte of the test text."""
+    store = data.open_text()
+    end = 50_000 if args.fast else None
+    train, test = (store.ids(split)[:end].tobytes() for split in ("train", "test"))
+    fields = {"kind": name, "text": store.manifest["text"], "bytes": len(test)}
+    return fields | {"alone": count_bits(name, test), "after": count_bits(name, test, train)}
+
+
+def count_bits(name: str, text: bytes, before: bytes = b"") -> float:
+    """Return bits per byte of a text after another one."""
+    count = COUNT[name]
+    n_byte = count(before + text) - (count(before) if before else 0)
+    return 8 * n_byte / len(text)
+
+
+def count_xz(text: bytes) -> int:
+    return len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))
+
+
+def count_ppmd(text: bytes) -> int:
+    # A package of the development environment alone.
+    from pyppmd import Ppmd7Encoder
+
+    encoder = Ppmd7Encoder(ORDER, MEMORY)
+    return len(encoder.encode(text)) + len(encoder.flush())
+
+
+COUNT = {"xz": count_xz, "ppmd": count_ppmd}

@@ -1,0 +1,54 @@
+"""Tables and figure of copying and recurrence, from results.json alone."""
+
+from pathlib import Path
+from typing import Any
+
+from experiments import results
+from experiments.contrasts import Contrast
+
+NAMES = {"memory": "recurrence", "alone": "none"}
+METRIC = "val/saved_on_copy"
+LEARNED = 0.3  # nats per token of a passage after 64 tokens
+MARGIN = 1.0  # percent of perplexity
+
+
+def list_tables(records: results.Records) -> list[results.Rows]:
+    rows = [["network", "perplexity in segments", "with the best length", "copies from step on"]]
+    for kind, name in NAMES.items():
+        if found := results.select(records, kind=kind):
+            steps = [find_step(record) for record in found]
+            cells = [[record[way] for record in found] for way in ("segments", "best")]
+            spreads = (results.format_spread(each, 2) for each in cells)
+            rows.append([name, *spreads, ", ".join(f"{step or 'never'}" for step in steps)])
+    return [rows]
+
+
+def find_step(record: dict[str, Any]) -> int | None:
+    """Return the updates until a network saves LEARNED nats, or None."""
+    curve = record["curve"]
+    pairs = zip(curve["steps"], curve[METRIC], strict=True)
+    return next((step + 1 for step, saved in pairs if saved >= LEARNED), None)
+
+
+def draw(records: results.Records, folder: Path) -> None:
+    """Draw what each seed's network with recurrence saves on a copy, by updates."""
+    labels = {"xlabel": "updates", "ylabel": "nats saved per token of a copied passage"}
+    title = "When recurrence learns to copy (a line per seed)"
+    with results.draw_figure(folder / "copying.png", title, **labels) as axes:
+        for record in results.select(records, kind="memory"):
+            curve = record["curve"]
+            style = {"color": results.COLOURS[0], "marker": "", "alpha": 0.6}
+            axes.plot(curve["steps"], curve[METRIC], **style)
+        axes.axhline(LEARNED, color="gray", linestyle=":")
+
+
+def list_contrasts(records: results.Records) -> list[Contrast]:
+    ways = {"best length": "best", "in segments": "segments"}
+    rows = []
+    for name, way in ways.items():
+        memory, alone = (results.collect(records, way, kind=kind) for kind in NAMES)
+        effects = results.percent_less(memory, alone)
+        rows.append(
+            Contrast(f"recurrence against none, {name}", effects, "% less perplexity", MARGIN)
+        )
+    return rows

@@ -1,0 +1,65 @@
+"""When does a network learn to copy, and what does recurrence gain then? (Table 6, longer)
+
+    python -m experiments.copying.run [--seeds 21 22 ... 30] [--only KIND ...] [--fast]
+
+The networks of the_paper with and without recurrence, with four times its updates and the rate that
+was chosen there. At each validation: nats saved on a passage of the validation text that comes
+again after 64 tokens (how_far_back/passages.py). A network has learned to copy at the first
+validation at which it saves LEARNED nats or more.
+"""
+
+from argparse import Namespace
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from experiments import common
+from experiments.how_far_back.passages import score_copies
+from experiments.the_paper.reading import cut_pieces, measure_best_length, score_segments
+from experiments.the_paper.rows import ALONE, MEMORY, TIMES
+from experiments.the_paper.training import fit_options, pick_sizes, text_options
+from txl_lightning.imports import allow_imports
+
+ROWS = {"memory": MEMORY, "alone": ALONE}
+SEEDS = tuple(range(21, 31))
+RATE, GAP = 6e-3, 64
+VALIDATIONS = 28
+METRIC = "val/saved_on_copy"
+
+
+class CopyProbe(Callback):
+    """Logs at each validation the nats that are saved on a passage that comes again."""
+
+    def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        net, ids = module.net, trainer.datamodule.store.ids("val")
+        how = {"mem_len": net.config.mem_len, "tgt_len": trainer.datamodule.config.tgt_len}
+        nats = score_copies(net, ids, GAP, 0, how)
+        module.log(METRIC, nats["control"] - nats["copy"])
+
+
+def main() -> None:
+    """Train each kind with each seed."""
+    args = common.parse_args(__file__, __doc__, SEEDS, kinds=ROWS)
+    allow_imports(["experiments"])
+    common.measure_kinds(args, measure)
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Return perplexities of the test text, and the nats saved on copies at each validation."""
+    row, sizes = ROWS[kind], pick_sizes(args)
+    options = fit_options(row, sizes, seed, 4 * TIMES) | text_options(None, sizes)
+    steps = options["trainer.max_steps"]
+    options |= {"trainer.val_check_interval": max(steps // VALIDATIONS, 1)}
+    options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}
+    options["trainer.callbacks"] = [{"class_path": "experiments.copying.run.CopyProbe"}]
+    run = common.train(args, f"{kind} {seed}", seed, options)
+    test_PT = cut_pieces(run.store, "test", sizes)
+    segments = score_segments(run.net, test_PT, row, sizes)
+    fields = {"kind": kind, "seed": seed, "segments": segments}
+    return fields | measure_best_length(run.net, run.store, row, sizes) | run.describe(METRIC)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""How much a network knows of a passage of the text that comes again.
+
+The quickstart's network in 2,000 steps: with its memory of 128, without, and with Shaw's positions
+and memory. A passage of 32 tokens of the test text comes a second time after other code of so many
+tokens. In the control, another passage comes first; all else is equal. How much less the second
+passage costs than in the control is what the network still knows of the first. Without memory this
+is 0 by construction once the passage has left the window of 64, which moves by 8.
+"""
+
+from argparse import Namespace
+from typing import Any
+
+import numpy as np
+
+from experiments import common
+from txl_lightning import TransformerXL, stream_nats
+
+MEMORY, SEGMENT = 128, 64
+SHAW = {"model.net.positions": "shaw", "model.net.clamp_len": MEMORY + SEGMENT - 1}
+KINDS = {
+    "passages memory": {},
+    "passages alone": {"model.net.mem_len": 0},
+    "passages shaw": SHAW,
+}
+STEPS = 2000
+OPTIONS = {
+    "config": "configs/quickstart.yaml",
+    "plan.minutes": None,
+    "trainer.max_steps": STEPS,
+    "trainer.val_check_interval": STEPS,
+}
+GAPS = (0, 64, 128, 192, 256, 384, 512, 1024)
+ROWS, PASSAGE, BEFORE = 96, 32, 64
+TRAINED = {"mem_len": MEMORY, "tgt_len": SEGMENT}
+LONG = TRAINED | {"mem_len": 512}
+WAYS: dict[str, dict[str, dict[str, Any]]] = {
+    "passages memory": {
+        "as trained": TRAINED,
+        "512": LONG,
+        "512, clamped": LONG | {"clamp_len": 191},
+    },
+    "passages alone": {"window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}},
+    "passages shaw": {"as trained": TRAINED, "512": LONG},
+}
+"""Ways of reading by kind."""
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Return nats of the second passage, and of the control, by way of reading and gap."""
+    run = common.train(args, f"{kind} {seed}", seed, choose_options(args, kind))
+    gaps, ids_T = GAPS[: 2 if args.fast else None], run.store.ids("test")
+    nats = {
+        name: {str(gap): score_copies(run.net, ids_T, gap, seed, how) for gap in gaps}
+        for name, how in WAYS[kind].items()
+    }
+    fields = {"kind": kind, "seed": seed, "nats": nats}
+    return fields | run.describe("val/bits_per_byte")
+
+
+def choose_options(args: Namespace, kind: str) -> dict[str, Any]:
+    return OPTIONS | KINDS[kind] | (common.FAST if args.fast else {})
+
+
+def score_copies(
+    model: TransformerXL, ids_T: np.ndarray, gap: int, seed: int, how: dict[str, Any]
+) -> dict[str, float]:
+    """Return the mean nats of the passage that comes last, by what came first."""
+    copy_BT, control_BT = make_rows(ids_T, gap, seed)
+    return {"copy": score_end(model, copy_BT, how), "control": score_end(model, control_BT, how)}
+
+
+def make_rows(ids_T: np.ndarray, gap: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids_BT in which the last passage came before, and the control.
+
+    Of each row: text before a passage, the passage or another, code of `gap` tokens from the second
+    half of the text, and the passage. The code next to the last passage is the same for all gaps.
+    """
+    generator, half = np.random.default_rng(seed), len(ids_T) // 2
+    first_B, other_B = generator.integers(BEFORE, half - PASSAGE, (2, ROWS))
+    end_B = generator.integers(half + max(GAPS), len(ids_T), ROWS)
+    passage_BP, other_BP = (take(ids_T, start_B, PASSAGE) for start_B in (first_B, other_B))
+    before_BT, code_BT = take(ids_T, first_B - BEFORE, BEFORE), take(ids_T, end_B - gap, gap)
+    copy_BT, control_BT = (
+        np.concatenate([before_BT, shown_BP, code_BT, passage_BP], axis=1)
+        for shown_BP in (passage_BP, other_BP)
+    )
+    return copy_BT, control_BT
+
+
+def take(ids_T: np.ndarray, start_B: np.ndarray, count: int) -> np.ndarray:
+    """Return `count` ids from each start: ids_BC."""
+    return ids_T[start_B[:, None] + np.arange(count)]
+
+
+def score_end(model: TransformerXL, ids_BT: np.ndarray, how: dict[str, Any]) -> float:
+    nats_BT = stream_nats(model, ids_BT.ravel(), batch_size=len(ids_BT), **how)
+    return nats_BT[:, -PASSAGE:].double().mean().item()

@@ -1,0 +1,146 @@
+"""Tables and figure of memory's gain on novels, from results.json alone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from experiments import results
+from experiments.contrasts import Contrast
+from experiments.results import Records
+
+READINGS = {"segments": "trained without memory", "window": "the same by a sliding window"}
+"""Of the network without memory."""
+TRAINED, LONG = "plain 64", "plain 256"
+SAME_GAIN, SAME_LENGTH = 0.005, 0.002  # nats that count as no difference
+ByBook = Mapping[int, Sequence[float]]
+"""Nats of each book, by seed."""
+
+
+def list_tables(records: Records) -> list[results.Rows]:
+    rows: list[list[Any]] = [["network", "million tokens", "nats per token of the test books"]]
+    for kind, way, name in list_readings():
+        for millions in list_millions(records):
+            if nats := collect(records, kind, millions, way):
+                spread = results.format_spread([fmean(books) for books in nats.values()])
+                rows.append([name, f"{millions:g}", spread])
+    if not results.select(records, kind="book"):
+        return [rows]
+    bits: list[list[Any]] = [["one test book, 1,500 steps", "bits per byte"]]
+    for mem_len, name in {"128": "memory of 128", "0": "zero memory at evaluation"}.items():
+        found = results.collect(records, "bits_per_byte_by_mem_len", kind="book").values()
+        values = [each[mem_len] for each in found if mem_len in each]
+        bits += [[name, results.format_spread(values)]] if values else []
+    bits += [[name, f"{each:.3f}"] for name, each in results.list_compressors(records).items()]
+    return [rows, bits]
+
+
+def list_readings() -> list[tuple[str, str, str]]:
+    """Return kind, way of reading and name of each row."""
+    alone = [("alone", way, name) for way, name in READINGS.items()]
+    shaw = ("shaw", TRAINED, "memory of 64, Shaw's positions")
+    return [("memory", TRAINED, "memory of 64"), *alone, shaw]
+
+
+def collect(records: Records, kind: str, millions: float, way: str) -> ByBook:
+    """Return the nats of the test books by seed; `chosen`: the way that is best on others."""
+    return {
+        record["seed"]: record["nats"]["test"][choose_way(record) if way == "chosen" else way]
+        for record in results.select(records, kind=kind, millions=millions)
+        if way in record["nats"]["test"] or way == "chosen"
+    }
+
+
+def choose_way(record: dict[str, Any]) -> str:
+    """Return the way with the fewest nats on the validation books."""
+    nats = record["nats"]["val"]
+    return min(nats, key=lambda name: fmean(nats[name]))
+
+
+def list_millions(records: Records) -> list[float]:
+    return sorted({r["millions"] for r in records.values() if "millions" in r})
+
+
+def draw(records: Records, folder: Path) -> None:
+    """Draw the nats that memory saves, by tokens of training and reading of the other network."""
+    saved = {
+        way: {
+            millions: [fmean(books) for books in save(records, millions, way).values()]
+            for millions in list_millions(records)
+        }
+        for way in READINGS
+    }
+    millions = [n for n, values in saved["segments"].items() if values]
+    if not millions:
+        return
+    seeds = results.format_seeds(*(len(saved["segments"][n]) for n in millions))
+    labels = {"xlabel": "tokens of training (millions)", "ylabel": "nats saved per token"}
+    title = f"What memory saves on novels ({seeds})"
+    with results.draw_figure(folder / "novels.png", title, 7, 4, **labels) as axes:
+        for way, name in READINGS.items():
+            spreads = [results.spread(saved[way][n]) for n in millions]
+            means, deviations = zip(*spreads, strict=True)
+            label = f"against {name}"
+            axes.errorbar(millions, means, yerr=deviations, markersize=4, capsize=3, label=label)
+        axes.set_ylim(bottom=0)
+
+
+def save(records: Records, millions: float, way: str) -> ByBook:
+    """Return what memory saves of each book, by seed."""
+    memory = collect(records, "memory", millions, TRAINED)
+    return subtract_books(collect(records, "alone", millions, way), memory)
+
+
+def subtract_books(first: ByBook, second: ByBook) -> ByBook:
+    return {
+        seed: [a - b for a, b in zip(first[seed], second[seed], strict=True)]
+        for seed in sorted(first.keys() & second.keys())
+    }
+
+
+def list_contrasts(records: Records) -> list[Contrast]:
+    if not (every := list_millions(records)):
+        return []
+    first, last = every[0], every[-1]
+    name, without = f"{last:g} million tokens", "memory against trained without memory"
+    better, start = save(records, last, "chosen"), save(records, first, "chosen")
+    trained, chosen = (collect(records, "memory", last, way) for way in (TRAINED, "chosen"))
+    rows = [
+        (f"{name}: {without}, its better reading", better, SAME_GAIN),
+        (f"{name}: {without}", save(records, last, "segments"), SAME_GAIN),
+        (
+            f"from {first:g} to {last:g} million tokens: growth of that saving",
+            subtract_books(better, start) if first < last else {},
+            SAME_GAIN,
+        ),
+        (
+            f"{name}: length chosen on other books against the 64 of training",
+            subtract_books(trained, chosen),
+            SAME_LENGTH,
+        ),
+        *contrast_positions(records),
+    ]
+    return [make_contrast(*row) for row in rows]
+
+
+def contrast_positions(records: Records) -> list[tuple[str, ByBook, float]]:
+    """Return what the paper's positions save beside Shaw's: as trained, and of a longer memory."""
+    shaw = [record["millions"] for record in results.select(records, kind="shaw")]
+    if not shaw:
+        return []
+    name = f"{max(shaw):g} million tokens: the paper's positions against Shaw's"
+    ours, theirs = (
+        {way: collect(records, kind, max(shaw), way) for way in (TRAINED, LONG)}
+        for kind in ("memory", "shaw")
+    )
+    trained = subtract_books(theirs[TRAINED], ours[TRAINED])
+    longer = subtract_books(theirs[LONG], ours[LONG])
+    costs = subtract_books(longer, trained)
+    return [(name, trained, SAME_GAIN), (f"{name}, cost of a memory of 256", costs, SAME_LENGTH)]
+
+
+def make_contrast(name: str, saved: ByBook, margin: float) -> Contrast:
+    documents = [*saved.values()]
+    return Contrast(
+        name, [fmean(books) for books in documents], "nats per token", margin, documents
+    )

@@ -1,0 +1,193 @@
+"""Does memory help on novels, does its gain grow with training, and do longer memories help?
+
+    python -m experiments.novels.run [--seeds 1 2 3] [--only KIND ...] [--millions 1 14] [--fast]
+
+The quickstart's network with segments and a memory of 64, on novels98 (novels98.tsv: 98 English
+novels, no author in two splits; documents shuffled anew by each seed); the same without memory; and
+Shaw's positions with memory. Each number of million tokens is a run with its whole schedule, so
+that no point is cut from a longer one. Each book of a split is a row of one reading: lengths are
+chosen on the 6 books of the validation text, and those of the test text are reported. Without
+memory a network is read in segments, as trained, and by a window that moves by 8 tokens. Lengths
+other than that of training are read after the largest trainings only. "book": the quickstart's
+memory and 1,500 steps, and bits per byte of one whole test book, also by compressors.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from experiments import common, compressors
+from txl_lightning import CorpusDataModule, TransformerXL, stream_nats
+from txl_lightning.data.settings import DataConfig
+from txl_lightning.files import load_yaml
+
+SEGMENT, ROWS, BOOK_TOKENS, BEFORE = 64, 16, 12_000, 1024
+KINDS: dict[str, dict[str, Any]] = {
+    "memory": {"model.net.mem_len": SEGMENT},
+    "alone": {"model.net.mem_len": 0},
+    "shaw": {
+        "model.net.mem_len": SEGMENT,
+        "model.net.positions": "shaw",
+        "model.net.clamp_len": 2 * SEGMENT - 1,
+    },
+}
+MILLIONS = {"memory": (1, 2, 4, 14), "alone": (1, 2, 4, 14), "shaw": (4,)}
+LARGE = 4  # million tokens from which on other lengths are read
+OPTIONS = {
+    "config": "configs/quickstart.yaml",
+    "plan.minutes": None,
+    "data.order": "shuffled",
+    "data.subwords.train_bytes": 5_000_000,
+}
+MORE = {"data.document_unit": "files", "data.tgt_len": SEGMENT, "data.batch_size": ROWS}
+CLAMP = 2 * SEGMENT - 1
+LENGTHS = (64, 96, 128, 192, 256, 384, 512, 1024)
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "clamped": {"clamp_len": CLAMP},
+    "clamped, same_length": {"clamp_len": CLAMP, "same_length": "mem_len"},
+}
+BOOK, BOOK_STEPS = "Forster_Howards_1910.txt", 1500
+# It needs no download.
+FAST = common.FAST | {"data.path": str(common.REPOSITORY / "configs")}
+FAST |= {"data.order": "ordered", "data.batch_size": 2, "data.document_unit": None}
+
+
+def main() -> None:
+    """Train each kind with each number of tokens and seed; score the books of both splits."""
+    more = {"type": float, "nargs": "+", "help": f"millions of tokens; default: {MILLIONS}"}
+    args = common.parse_args(__file__, __doc__, kinds=[*KINDS, "book"], millions=more)
+    for kind in args.only:
+        for millions in (args.millions or MILLIONS.get(kind, ()))[: 1 if args.fast else None]:
+            for seed in args.seeds if kind != "book" else ():
+                name = f"{kind} {millions:g} {seed}"
+                common.measure_once(args, name, measure, kind, millions, seed)
+    if "book" in args.only:
+        for name in compressors.COUNT:
+            common.measure_once(args, name, compress_book, name)
+        for seed in args.seeds:
+            common.measure_once(args, f"book {seed}", measure_book, seed)
+
+
+def measure(args: Namespace, kind: str, millions: float, seed: int) -> dict[str, Any]:
+    """Return nats by split, way of reading and book."""
+    steps = int(millions * 1e6 / (SEGMENT * ROWS))
+    options = choose_options(args) | MORE | KINDS[kind] | {"data.seed": seed}
+    options |= {"trainer.max_steps": steps, "trainer.val_check_interval": steps}
+    run = common.train(args, f"{kind} {millions:g} {seed}", seed, shrink(args, options))
+    ways = choose_ways(kind, millions)
+    nats = {
+        split: score_books(run.net, find_books(run, split, args.fast), ways, args.fast)
+        for split in ("val", "test")
+    }
+    fields = {"kind": kind, "millions": millions, "seed": seed, "steps": steps, "nats": nats}
+    return fields | run.describe("val/bits_per_byte")
+
+
+def choose_options(args: Namespace) -> dict[str, Any]:
+    return OPTIONS | {"data.path": str(DataConfig().data_folder / "novels98")}
+
+
+def shrink(args: Namespace, options: dict[str, Any]) -> dict[str, Any]:
+    return options | (FAST if args.fast else {})
+
+
+def find_books(run: common.TrainedRun, split: str, fast: bool) -> np.ndarray:
+    """Return ids_BT: the tokens of each book of a split from its tenth part on."""
+    ids, n_token = run.store.ids(split), 300 if fast else BEFORE + BOOK_TOKENS
+    starts = [0] if fast else [*run.store.text(split).starts, len(ids)]
+    books = [ids[begin:end] for begin, end in zip(starts, [*starts[1:], len(ids)], strict=True)]
+    firsts = [(book, len(book) // 10) for book in books if len(book) > n_token]
+    return np.stack([book[first : first + n_token] for book, first in firsts])
+
+
+def choose_ways(kind: str, millions: float) -> dict[str, dict[str, Any]]:
+    """Return the lengths of each way of reading."""
+    ways: dict[str, dict[str, Any]] = {"segments": {"mem_len": 0, "tgt_len": SEGMENT}}
+    if kind == "alone":
+        return ways | {"window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}}
+    is_large = millions >= LARGE
+    lengths = LENGTHS if is_large else (SEGMENT,)
+    for name, more in WAYS.items() if kind == "memory" and is_large else [("plain", {})]:
+        for mem_len in lengths:
+            ways[f"{name} {mem_len}"] = {"mem_len": mem_len, "tgt_len": SEGMENT} | more
+    return ways
+
+
+def score_books(
+    model: TransformerXL, ids_BT: np.ndarray, ways: dict[str, dict[str, Any]], fast: bool
+) -> dict[str, list[float]]:
+    """Return the mean nats of the same tokens of each book, by the way they are read."""
+    before, nats = 128 if fast else BEFORE, {}
+    for name in list(ways)[: 4 if fast else None]:
+        nats_BT = stream_nats(model, ids_BT.ravel(), batch_size=len(ids_BT), **ways[name])
+        nats[name] = nats_BT[:, before - 1 :].double().mean(dim=1).tolist()
+    return nats
+
+
+def find_book(args: Namespace) -> Path:
+    folder = DataConfig().data_folder / "novels98" / "test"
+    return common.REPOSITORY / "README.md" if args.fast else folder / BOOK
+
+
+def measure_book(args: Namespace, seed: int) -> dict[str, Any]:
+    """Return bits per byte of the whole book with the memory of training, and without."""
+    options = choose_options(args) | {"trainer.max_steps": BOOK_STEPS}
+    options |= {"trainer.val_check_interval": BOOK_STEPS // 3}
+    run, book = common.train(args, f"book {seed}", seed, shrink(args, options)), find_book(args)
+    bits = {}
+    for mem_len in (0, run.net.config.mem_len):
+        how = {"path": str(book), "mem_len": mem_len, "tgt_len": SEGMENT}
+        bits[str(mem_len)] = run.evaluate(how)["bits_per_byte"]
+    fields = {"kind": "book", "seed": seed, "book": book.name, "book_bytes": book.stat().st_size}
+    return fields | {"bits_per_byte_by_mem_len": bits} | run.describe("val/bits_per_byte")
+
+
+def compress_book(args: Namespace, name: str) -> dict[str, Any]:
+    """Return bits per byte of the book: alone, after what the network has read, and after all."""
+    book = find_book(args).read_bytes()
+    text, read, train = read_training_text(args)
+    return {
+        "kind": name,
+        "book": find_book(args).name,
+        "text": text,
+        "bytes": len(book),
+        "read_bytes": len(read),
+        "train_bytes": len(train),
+        "alone": compressors.count_bits(name, book),
+        "read": compressors.count_bits(name, book, read),
+        "after": compressors.count_bits(name, book, train),
+    }
+
+
+def read_training_text(args: Namespace) -> tuple[str, bytes, bytes]:
+    """Return the checksum of the books, the text of all segments of training, and the whole text.
+
+    Segments are read row by row, as a "book" network of any seed reads them.
+    """
+    options = shrink(args, choose_options(args) | {"trainer.max_steps": BOOK_STEPS})
+    data = CorpusDataModule(**make_data_settings(options))
+    stream, steps = data.train_dataloader().stream, options["trainer.max_steps"]
+    tokens_BT = torch.cat([stream.segment(n).tokens_BL for n in range(steps)], dim=1)
+    read = "".join(map(data.vocab.decode, tokens_BT.tolist())).encode()
+    paths = sorted(Path(options["data.path"], "train").glob("*.txt"))
+    return data.store.manifest["text"], read, b"".join(path.read_bytes() for path in paths) or read
+
+
+def make_data_settings(options: common.Options) -> dict[str, Any]:
+    """Return the arguments of the data module, of a config and the options beside it."""
+    settings = load_yaml((common.REPOSITORY / options["config"]).read_text())["data"]
+    names = [name for name in options if name.startswith("data.")]
+    changes = {name.removeprefix("data."): options[name] for name in names}
+    settings["subwords"]["train_bytes"] = changes.pop("subwords.train_bytes")
+    settings |= changes
+    if settings["vocab"] != "bpe":
+        del settings["subwords"]
+    return settings
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Tables and figure of the original code beside this one, from results.json alone."""
+
+from pathlib import Path
+
+from experiments import results
+from experiments.contrasts import Contrast
+
+NAMES = {"ours": "this code", "original": "the original code"}
+MARGIN = 0.01  # nats per word
+
+
+def list_tables(records: results.Records) -> list[results.Rows]:
+    rows = [["code", "nats per word of the test text", "minutes of training"]]
+    for kind, name in NAMES.items():
+        if found := results.select(records, kind=kind):
+            minutes = [record["training_seconds"] / 60 for record in found]
+            nats = [record["nats"] for record in found]
+            rows.append([name, results.format_spread(nats), results.format_spread(minutes, 1)])
+    return [rows]
+
+
+def draw(records: results.Records, folder: Path) -> None:
+    """Draw the nats of each seed."""
+    found = {name: results.collect(records, "nats", kind=kind) for kind, name in NAMES.items()}
+    labels = {"xlabel": "seed", "ylabel": "nats per word of the test text"}
+    title = "The original code and this one on WikiText-2"
+    with results.draw_figure(folder / "original.png", title, **labels) as axes:
+        for name, nats in found.items():
+            axes.plot([*nats], [*nats.values()], linestyle="", label=name)
+
+
+def list_contrasts(records: results.Records) -> list[Contrast]:
+    ours, theirs = (results.collect(records, "nats", kind=kind) for kind in NAMES)
+    name = "this code against the original"
+    return [results.compare(name, ours, theirs, "nats per word", MARGIN)]

@@ -1,0 +1,146 @@
+"""Do the original code and this one reach the same loss on WikiText-2, in the same minutes?
+
+    python -m experiments.original.run --original FOLDER [--seeds 1 2 3 4 5] [--only ours] [--fast]
+
+FOLDER is a clone of github.com/kimiyoung/transformer-xl. 6 layers of 256, a memory of 64, adaptive
+softmax, dropout 0.1, Adam with a cosine schedule and clipping as in its train.py, 2,930 updates of
+16 segments of 64 words. "ours" trains by `fit`. "original" is its network in a loop as in its
+train.py, with our initial weights of the same seed and the same segments, so that only random masks
+of dropout differ; its masks are made boolean, without which it does not run on today's PyTorch.
+"""
+
+import sys
+import time
+from argparse import Namespace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from experiments import common
+from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig
+from txl_lightning.checkpoints.contents import export_weights
+from txl_lightning.convert.original import SAME_NAME, map_original_weights
+
+KINDS = ("ours", "original")
+SEGMENT, ROWS, STEPS, RATE, CLIP = 64, 16, 2930, 5e-4, 0.25
+NET = {"n_layer": 6, "n_head": 8, "d_model": 256, "d_head": 32, "d_inner": 1024, "d_embed": 256}
+NET |= {"mem_len": 64, "dropout": 0.1, "cutoffs": [2000, 10000], "div_val": 1}
+DATA = {"corpus": "wikitext2", "tgt_len": SEGMENT, "batch_size": ROWS}
+# It needs no download.
+FAST_NET = {"n_layer": 1, "d_model": 16, "d_embed": 16, "d_inner": 16, "cutoffs": [50, 90]}
+FAST_DATA = {"corpus": "python_source", "vocab": "bytes"}
+
+
+def main() -> None:
+    """Train both with each seed, and score the test text."""
+    original = {"type": Path, "help": "a clone of the original code"}
+    seeds = (1, 2, 3, 4, 5)
+    args = common.parse_args(__file__, __doc__, seeds, "weights", KINDS, original=original)
+    if args.original is None:
+        args.only = ["ours"]
+    common.measure_kinds(args, measure)
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Return nats of a word of the test text, and the seconds of training."""
+    found = measure_ours(args, seed) if kind == "ours" else measure_original(args, seed)
+    return {"kind": kind, "seed": seed} | found
+
+
+def measure_ours(args: Namespace, seed: int) -> dict[str, Any]:
+    sections = {
+        "model.net": choose_net(args),
+        "model.optim": {"name": "adam", "lr": RATE, "schedule": "cosine"},
+        "data": choose_data(args),
+        "trainer": {"gradient_clip_val": CLIP, "max_steps": count_steps(args)},
+    }
+    sections["trainer"] |= {"val_check_interval": count_steps(args), "limit_val_batches": 1}
+    began = time.monotonic()
+    run = common.train(args, f"ours {seed}", seed, common.flatten(sections))
+    how = {"split": "test", "batch_size": ROWS, "tgt_len": SEGMENT}
+    test = run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
+    seconds = run.count_seconds() or time.monotonic() - began
+    return run.describe() | {"nats": test["nats"], "training_seconds": seconds}
+
+
+def choose_net(args: Namespace) -> dict[str, Any]:
+    return NET | (FAST_NET if args.fast else {})
+
+
+def choose_data(args: Namespace) -> dict[str, Any]:
+    return DATA | (FAST_DATA if args.fast else {})
+
+
+def count_steps(args: Namespace) -> int:
+    return 4 if args.fast else STEPS
+
+
+def measure_original(args: Namespace, seed: int) -> dict[str, Any]:
+    data = CorpusDataModule(**choose_data(args))
+    torch.manual_seed(seed)
+    ours = TransformerXLConfig(n_token=data.vocab.n_token, **choose_net(args)).build()
+    net = build_original(args.original, ours)
+    began = time.monotonic()
+    train_original(net, data.train_dataloader().stream, count_steps(args))
+    seconds = time.monotonic() - began
+    parameters = sum(parameter.numel() for parameter in net.parameters())
+    nats = score_original(net, data, 2000 if args.fast else None)
+    fields = {"text": data.store.manifest["text"], "parameters": parameters}
+    return fields | {"nats": nats, "training_seconds": seconds}
+
+
+def build_original(folder: Path, ours: TransformerXL) -> nn.Module:
+    """Return the original's network with the weights of ours."""
+    folder = folder if (folder / "mem_transformer.py").exists() else folder / "pytorch"
+    sys.path[:0] = [str(folder), str(folder / "utils")]
+    torch.version.cuda = torch.version.cuda or "0.0"
+    torch.Tensor.byte = lambda self: self.bool()
+    keywords = {name: getattr(ours.config, name) for name in SAME_NAME}
+    keywords |= {"tgt_len": SEGMENT, "ext_len": 0, "pre_lnorm": False, "clamp_len": -1}
+    keywords |= {"cutoffs": [*ours.config.cutoffs], "tie_projs": [False] + [True] * 2}
+    net = import_module("mem_transformer").MemTransformerLM(**keywords)
+    weights = export_weights(ours.state_dict(), map_original_weights(ours.config))
+    net.load_state_dict(net.state_dict() | weights)
+    return net
+
+
+def train_original(net: nn.Module, stream: Any, steps: int) -> None:
+    """Train as the original's train.py does."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
+    scheduler = CosineAnnealingLR(optimizer, steps)
+    memory: tuple[Tensor, ...] = ()
+    net.train()
+    for step in range(steps):
+        segment = stream.segment(step)
+        tokens_LB, targets_LB = segment.tokens_BL.T, segment.targets_BL.T
+        nats_LB, *memory = net(tokens_LB.contiguous(), targets_LB.contiguous(), *memory)
+        nats_LB.float().mean().backward()
+        clip_grad_norm_(net.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+
+
+@torch.inference_mode()
+def score_original(net: nn.Module, data: CorpusDataModule, most: int | None) -> float:
+    """Return the mean nats of the test text, in the rows and segments of training."""
+    ids = torch.from_numpy(data.store.ids("test")[:most].astype("int64"))
+    rows_BT = ids[: len(ids) // ROWS * ROWS].view(ROWS, -1)
+    total, count, memory = 0.0, 0, ()
+    net.eval()
+    for start in range(0, rows_BT.size(1) - 1, SEGMENT):
+        part_BL = rows_BT[:, start : start + SEGMENT + 1]
+        tokens_LB, targets_LB = part_BL[:, :-1].T, part_BL[:, 1:].T
+        nats_LB, *memory = net(tokens_LB.contiguous(), targets_LB.contiguous(), *memory)
+        total += nats_LB.double().sum().item()
+        count += nats_LB.numel()
+    return total / count
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What do other memories reach, an LSTM's and recurrent tokens, at equal parameters and minutes?
+
+    python -m experiments.other_networks.run [--seeds 1 2 3] [--only KIND ...] [--fast]
+
+The networks of this folder beside the Transformer-XL, named as those of a user's package. "text":
+the quickstart, in 2.5 minutes; "recall": which value was paired with this key, read in segments
+that do not contain the pair, in one minute. Minutes are those of a quiet machine (pace.py): steps
+are timed in turn first. The sizes give equal numbers of parameters; the settings are those of the
+configs, which were written for the Transformer-XL, with a usual learning rate and AdamW for the
+LSTM; none is tuned.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from experiments import common, pace
+from experiments.results import load_records
+from txl_lightning.errors import flatten_settings
+from txl_lightning.files import load_yaml
+from txl_lightning.imports import allow_imports
+
+CONFIGS = {"text": "configs/quickstart.yaml", "recall": "configs/tasks/recall.yaml"}
+MINUTES, N_TOKEN = {"text": 2.5, "recall": 1}, {"text": 4096, "recall": 10}
+ADAM = {"model.optim.name": "adamw", "model.optim.lr": 3e-3, "model.optim.muon_lr": None}
+LSTM = {"model.net.class_path": "experiments.other_networks.lstm.LSTMConfig"} | ADAM
+TOKENS = {"model.net.class_path": "experiments.other_networks.memory_tokens.MemoryTokensConfig"}
+SMALL = {"model.net.n_layer": 2, "model.net.d_model": 64, "model.net.part_len": 8}
+KINDS = {
+    "text-xl": {},
+    "text-lstm": LSTM | {"model.net.width": 192},
+    "text-tokens": TOKENS | {"model.net.part_len": 16},
+    "recall-xl": {},
+    "recall-lstm": LSTM | {"model.net.width": 82},
+    "recall-tokens": TOKENS | SMALL,
+}
+FAST = common.FAST | {"data.vocab": None, "trainer.limit_val_batches": 8}
+ALLOW = {"allow_imports": "experiments"}
+
+
+def main() -> None:
+    """Time a step of each network; train it with each seed on both tasks."""
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
+    allow_imports(["experiments"])
+    common.measure_once(args, "pace", time_kinds)
+    common.measure_kinds(args, measure)
+
+
+def time_kinds(args: Namespace) -> dict[str, Any]:
+    """Return the seconds of a step by kind."""
+    is_narrow = args.precision != "32-true"
+    steps = {kind: make_step(kind, is_narrow) for kind in KINDS}
+    return pace.measure(args, steps)
+
+
+def make_step(kind: str, is_narrow: bool) -> Callable[[], None]:
+    options, n_token = choose_options(kind), N_TOKEN[kind.split("-")[0]]
+    rows, length = options["data.batch_size"], options["data.tgt_len"]
+    tokens_BT = torch.randint(n_token, (rows, length + 1))
+    return pace.make_step_of(options, tokens_BT, n_token, is_narrow)
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Train; return bits per byte of the whole test text, or the share of right answers."""
+    seconds = load_records(args.out)["pace"]["step_seconds"][kind]
+    minutes = MINUTES[kind.split("-")[0]]
+    steps = pace.count_steps(minutes, seconds)
+    plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
+    options = choose_options(kind) | plan | (FAST if args.fast else {})
+    run = common.train(args, f"{kind} {seed}", seed, options)
+    fields = {"kind": kind, "seed": seed, "minutes": minutes, "steps": options["trainer.max_steps"]}
+    if kind.startswith("recall"):
+        fields |= run.describe("val/answer_accuracy")
+        return fields | {"accuracy": fields["curve"]["val/answer_accuracy"][-1]}
+    how = {"split": "test", "batch_size": 16, "tgt_len": 64} | ALLOW
+    test = run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
+    return fields | run.describe("val/bits_per_byte") | {"bits_per_byte": test["bits_per_byte"]}
+
+
+def choose_options(kind: str) -> dict[str, Any]:
+    """Return the settings of a config; without its network, if the kind has another one."""
+    task, own = kind.split("-")[0], KINDS[kind]
+    config = load_yaml((common.REPOSITORY / CONFIGS[task]).read_text())
+    if own:
+        del config["model"]["net"]
+    return flatten_settings(config) | {"plan.minutes": None} | own | ALLOW
+
+
+if __name__ == "__main__":
+    main()

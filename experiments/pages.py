@@ -1,0 +1,139 @@
+"""Write what follows from results alone: tables and pictures, the index, and the first page's rows.
+
+python -m experiments.pages [NAME ...]           tables of all folders; pictures of those named
+python -m experiments.pages --results FOLDER     tables and pictures of FOLDER/NAME, in it
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from experiments.claims import PRIMARY, Question, list_contrasts, list_primary
+from experiments.contrasts import Contrast, judge
+from experiments.results import Records, format_table, load_records
+from txl_lightning.files import write_text
+
+FOLDER = Path(__file__).parent
+INDEX, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
+COMPARED = ("compared", "effect", "95 % interval", "seeds", "result")
+BEGIN, END = "<!-- results: by experiments/pages.py -->\n", "<!-- end of results -->\n"
+
+
+def main() -> None:
+    """Write the pages of this folder, or tables and pictures of other results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="folders whose pictures are drawn, too")
+    parser.add_argument("--results", type=Path, help="results of make reproduce")
+    args = parser.parse_args()
+    if args.results:
+        show_other_results(args.results)
+        return
+    results = load_results()
+    for name in args.names:
+        import_figures(name).draw(results[name], FOLDER / name)
+    for page, text in update_pages(results).items():
+        write_text(text, page)
+
+
+def show_other_results(folder: Path) -> None:
+    """Write tables and pictures beside results; print the primary contrasts and the hours."""
+    results = load_results(folder)
+    for name, records in results.items():
+        write_text(format_tables(name, records), folder / name / "table.md")
+        import_figures(name).draw(records, folder / name)
+    print(format_index(results))
+    for name, records in results.items():
+        seconds = [each["seconds"] for each in records.values() if "seconds" in each]
+        print(f"{name}: {sum(seconds) / 3600:.2f} hours, {len(seconds)} of {len(records)} records")
+
+
+def import_figures(name: str) -> Any:
+    return import_module(f"experiments.{name}.figures")
+
+
+def load_results(folder: Path = FOLDER) -> dict[str, Records]:
+    """Return the records of each folder that has figures."""
+    names = [path.parent.name for path in sorted(folder.glob("*/results.json"))]
+    has_figures = {name: (FOLDER / name / "figures.py").is_file() for name in names}
+    return {n: load_records(folder / n / "results.json") for n in names if has_figures[n]}
+
+
+def update_pages(results: Mapping[str, Records]) -> dict[Path, str]:
+    """Return the text of each page that follows from the results."""
+    blocks = {INDEX: format_index(results), FRONT_PAGE: format_front(results)}
+    tables = {}
+    for name, records in results.items():
+        blocks[FOLDER / name / "README.md"] = format_summary(name, records)
+        tables[FOLDER / name / "table.md"] = format_tables(name, records)
+    return tables | {page: replace_block(page, text) for page, text in blocks.items()}
+
+
+def replace_block(page: Path, text: str) -> str:
+    before, rest = page.read_text().split(BEGIN)
+    return f"{before}{BEGIN}{text}{END}{rest.split(END)[1]}"
+
+
+def format_summary(name: str, records: Records) -> str:
+    """Return the primary contrasts, and the first table of what was measured."""
+    rows = [row for row in list_compared(name, records) if row[-1]]
+    measured = format_table(import_figures(name).list_tables(records)[0])
+    return f"{format_table([COMPARED, *rows])}\n{measured}" if rows else measured
+
+
+def format_tables(name: str, records: Records) -> str:
+    """Return what was measured, and all contrasts; primary ones have a word."""
+    tables = import_figures(name).list_tables(records)
+    return "\n".join(map(format_table, [*tables, [COMPARED, *list_compared(name, records)]]))
+
+
+def list_compared(name: str, records: Records) -> list[tuple[str, ...]]:
+    is_primary = {each.contrast for each in PRIMARY if each.folder == name}
+    return [
+        (each.name, *describe(each), judge(each) if each.name in is_primary else "")
+        for each in list_contrasts(name, records)
+    ]
+
+
+def describe(contrast: Contrast) -> tuple[str, str, str]:
+    return contrast.format_effect(), contrast.format_interval(), contrast.count_seeds()
+
+
+def format_index(results: Mapping[str, Records]) -> str:
+    """Return a row for each primary contrast."""
+    rows = [["question", "effect", "95 % interval", "seeds", "result", "date", "folder"]]
+    for question, contrast in list_primary(results):
+        link = f"[{question.folder}]({question.folder}/README.md)"
+        if contrast is None:
+            rows.append([question.text, "not measured yet", "", "", "", "", link])
+        else:
+            date = find_date(results[question.folder])
+            rows.append([question.text, *describe(contrast), judge(contrast), date, link])
+    return format_table(rows)
+
+
+def find_date(records: Records) -> str:
+    """Return the day of the last training."""
+    seeded = [record for record in records.values() if "seed" in record]
+    return max(record["origin"]["date"] for record in seeded)[:10]
+
+
+def format_front(results: Mapping[str, Records]) -> str:
+    """Return the rows of the first page: question, effect, answer."""
+    rows: list[Sequence[str]] = [("question", "effect (95 % interval)", "result")]
+    for question, contrast in list_primary(results):
+        if question.front:
+            rows.append((question.text, *describe_shortly(question, contrast)))
+    return format_table(rows)
+
+
+def describe_shortly(question: Question, contrast: Contrast | None) -> tuple[str, str]:
+    if contrast is None:
+        return "not measured yet", ""
+    effect = f"{contrast.format_effect()} ({contrast.format_interval()})"
+    return effect, f"{judge(contrast)}, {contrast.count_seeds()} seeds"
+
+
+if __name__ == "__main__":
+    main()

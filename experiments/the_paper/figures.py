@@ -1,0 +1,141 @@
+"""Tables and figures of the paper's ablations, from results.json alone."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from experiments import results
+from experiments.contrasts import Contrast
+from experiments.results import BySeed, Records
+from experiments.the_paper.rows import KINDS
+
+READINGS = {"best": "best length", "segments": "in segments"}
+SHUFFLED = {"shuffled memory": 25.2, "shuffled alone": 27.1}
+"""The paper's perplexities of Table 7."""
+COMPARISONS = {
+    "recurrence against none": ("memory", "alone"),
+    "recurrence against none, Shaw's positions": ("shaw memory", "shaw alone"),
+    "the paper's positions against Shaw's, with recurrence": ("memory", "shaw memory"),
+    "the paper's positions against Shaw's, without": ("alone", "shaw alone"),
+    "recurrence against none, shuffled lines": ("shuffled memory", "shuffled alone"),
+    "recurrence against segments of 88, equal tokens": ("memory", "long, equal tokens"),
+    "recurrence against segments of 88, equal updates": ("memory", "long, equal updates"),
+}
+EARLY = {
+    "recurrence against none": ("recurrence", "none"),
+    "recurrence against none, half loss": ("recurrence, half loss", "none, half loss"),
+    "recurrence against none, Shaw's positions": (
+        "recurrence, Shaw's positions", "none, Shaw's positions",
+    ),
+    "the paper's positions against Shaw's, with recurrence": (
+        "recurrence", "recurrence, Shaw's positions",
+    ),
+    "the paper's positions against Shaw's, without": ("none", "none, Shaw's positions"),
+    "the paper's positions against absolute sinusoids": (
+        "none, half loss", "none, half loss, absolute sinusoids",
+    ),
+    "the paper's positions against learned absolute ones": (
+        "none, half loss", "none, half loss, learned absolute",
+    ),
+    "full loss against half": ("recurrence", "recurrence, half loss"),
+    "full loss against half, no recurrence": ("none", "none, half loss"),
+}  # fmt: skip
+DRAWN = {
+    "recurrence against none": "recurrence\nagainst none",
+    "the paper's positions against Shaw's, with recurrence": "positions\nagainst Shaw's",
+    "recurrence against none, shuffled lines": "recurrence,\nshuffled lines",
+    "recurrence against segments of 88, equal updates": "recurrence against\nlonger segments",
+}
+MARGIN, SAME_NATS = 1.0, 0.005  # percent of perplexity; nats of a token
+TRAINED, LONGEST = "64", "1024"
+
+
+def list_tables(records: Records) -> list[results.Rows]:
+    memories = list_memories(records)
+    return [list_kinds(records), *([memories] if memories else [])]
+
+
+def list_kinds(records: Records) -> list[list[Any]]:
+    head = ["network", "rate", "tokens", "perplexity in segments", "with the best length"]
+    rows = [[*head, "paper: as trained, best", "nats saved on a copy, by seed"]]
+    for kind, how in KINDS.items():
+        if found := results.select(records, kind=kind):
+            cells = [kind, f"{found[0]['rate']:g}", f"{found[0]['tokens']:,}"]
+            for way in ("segments", "best"):
+                values = [record[way] for record in found if way in record]
+                cells.append(results.format_spread(values, 2) if values else "")
+            paper = how.row.published or ("", "")
+            paper = (SHUFFLED[kind], "") if kind in SHUFFLED else paper
+            copies = [f"{r['saved_on_copy']:.2f}" for r in found if "saved_on_copy" in r]
+            shown = ", ".join(f"{value}" for value in paper if value)
+            rows.append([*cells, shown, ", ".join(copies)])
+    return rows
+
+
+def list_memories(records: Records) -> list[list[Any]]:
+    """Return rows of the nats of early networks by length of memory."""
+    read = {name: r for name, r in records.items() if "nats_by_memory" in r}
+    if not read:
+        return []
+    lengths = sorted(next(iter(read.values()))["nats_by_memory"], key=int)
+    rows = [["nats per subword, by length of memory", *lengths]]
+    for kind in dict.fromkeys(record["kind"] for record in read.values()):
+        found = results.collect(read, "nats_by_memory", kind=kind).values()
+        rows.append([kind, *(results.format_spread([nats[n] for nats in found]) for n in lengths)])
+    return rows
+
+
+def collect(records: Records, way: str, kind: str) -> BySeed:
+    return {r["seed"]: r[way] for r in results.select(records, kind=kind) if way in r}
+
+
+def compare(records: Records, pair: tuple[str, str], way: str) -> list[float]:
+    """Return by how many percent the first kind's perplexity is less, by seed."""
+    return results.percent_less(*(collect(records, way, kind) for kind in pair))
+
+
+def draw(records: Records, folder: Path) -> None:
+    """Draw effects by seed, and their mean."""
+    effects = {DRAWN[name]: compare(records, COMPARISONS[name], "best") for name in DRAWN}
+    effects = {name: values for name, values in effects.items() if values}
+    if not effects:
+        return
+    seeds = results.count_seeds(*map(len, effects.values()))
+    title = f"The paper's ablations, each with its best attention length ({seeds})"
+    label = "less perplexity (%; right of 0: as in the paper)"
+    with results.draw_figure(folder / "the_paper.png", title, 8, 3.6, xlabel=label) as axes:
+        for place, values in enumerate(effects.values()):
+            dots = {"color": results.COLOURS[0], "label": "" if place else "a seed"}
+            axes.plot(values, [place] * len(values), "o", alpha=0.6, **dots)
+            mean = {"color": "black", "label": "" if place else "mean"}
+            axes.plot(fmean(values), place, "|", markersize=18, **mean)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_yticks(range(len(effects)), effects)
+        axes.margins(y=0.15)
+        axes.invert_yaxis()
+
+
+def list_contrasts(records: Records) -> list[Contrast]:
+    unit, rows = "% less perplexity", []
+    for name, pair in COMPARISONS.items():
+        for way, shown in READINGS.items():
+            rows.append(Contrast(f"{name}, {shown}", compare(records, pair, way), unit, MARGIN))
+    for name, pair in EARLY.items():
+        kinds = tuple(f"early: {row}" for row in pair)
+        rows.append(Contrast(f"early: {name}", compare(records, kinds, "best"), unit, MARGIN))
+    return [*rows, *contrast_memories(records)]
+
+
+def contrast_memories(records: Records) -> list[Contrast]:
+    """Return what the longest memory saves of the nats with that of training, by positions."""
+    rows = []
+    for kind in KINDS:
+        found = [r["nats_by_memory"] for r in results.select(records, kind=kind) if is_read(r)]
+        saved = [nats[TRAINED] - nats[LONGEST] for nats in found]
+        name = f"{kind}: memory of 1,024 against the 64 of training"
+        rows.append(Contrast(name, saved, "nats per token", SAME_NATS))
+    return rows
+
+
+def is_read(record: dict[str, Any]) -> bool:
+    return {TRAINED, LONGEST} <= record.get("nats_by_memory", {}).keys()
