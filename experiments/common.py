@@ -4,7 +4,7 @@ Each folder answers one question: run.py measures and writes results.json, and f
 table and figures of results.json alone (results.py). A run.py continues where it was stopped:
 a measurement with a record is skipped, and an unfinished fit resumes.
 
-    python -m experiments.sorting.run [--seeds 1 2 3] [--fast] [--out FILE] [--runs FOLDER]
+    python -m experiments.depth.run [--seeds 1 2 3] [--fast] [--out FILE] [--runs FOLDER]
 """
 
 import argparse
@@ -214,11 +214,12 @@ def format_options(options: Options) -> list[str]:
 
 
 def choose_rate(
-    net: str, train_with: Callable[[float], TrainedRun], start: float
+    net: str, train_with: Callable[[float], TrainedRun], start: float, fast: bool = False
 ) -> dict[str, Any]:
     """Return a record: the nats of validation text by learning rate, and the best rate.
 
-    From `start` and twice as much, the better one is doubled, or halved, until the nats rise.
+    From `start` and twice as much, the better one is doubled, or halved, until the nats rise; if
+    fast, no other rate is tried.
     """
     runs = {rate: train_with(rate) for rate in (start, 2 * start)}
 
@@ -227,7 +228,7 @@ def choose_rate(
 
     best = min(runs, key=nats_of)
     factor = 0.5 if best == start else 2
-    while (rate := factor * best) not in runs:
+    while not fast and (rate := factor * best) not in runs:
         runs[rate] = train_with(rate)
         best = min(best, rate, key=nats_of)
     nats = {f"{rate:g}": nats_of(rate) for rate in runs}

@@ -115,6 +115,35 @@ def test_a_contrast_without_results_is_not_measured_in_the_index():
     assert len(fronts) == sum(each.front for each in claims.PRIMARY)
 
 
+def test_ppmd_needs_fewer_bits_than_every_network_where_the_index_says_so():
+    assert "fewer bits than every network here" in " ".join(pages.INDEX.read_text().split())
+    for records in pages.load_results().values():
+        if ppmd := records.get("ppmd"):
+            least = min(ppmd[way] for way in ("alone", "read", "after") if way in ppmd)
+            assert least < min(find_bits(records))
+
+
+NOT_MEASURED = {
+    # Guessing, minutes of the setting, and what others have published.
+    *("12.5", "2.5", "7.8", "1.47"),
+    # Seconds of a step.
+    "0.201",
+}
+
+
+def test_numbers_of_an_answer_are_in_the_tables_of_its_folder():
+    for name in pages.load_results():
+        answer = (pages.FOLDER / name / "README.md").read_text().split("\n\n")[1]
+        tables = (pages.FOLDER / name / "table.md").read_text()
+        numbers = {*re.findall(r"\d+\.\d+", answer)} - NOT_MEASURED
+        assert [number for number in numbers if number not in tables] == [], name
+
+
+def find_bits(records):
+    fields = ("bits_per_byte", "bits_per_byte_by_mem_len")
+    return [bits for r in records.values() for name in fields for bits in r.get(name, {}).values()]
+
+
 RECORDS = {
     f"{path.parent.name}/{name}": record
     for path in sorted((REPOSITORY / "experiments").glob("*/results.json"))

@@ -4,6 +4,7 @@ With one layer, a token's nats depend only on the tokens that it sees, so that a
 known by how many these are.
 """
 
+import copy
 import json
 import math
 from argparse import Namespace
@@ -35,7 +36,9 @@ from experiments.the_paper.rows import FAST, ROWS
 from experiments.tiny_shakespeare import run as tiny_shakespeare
 from experiments.words import run as words
 from txl_lightning import __main__ as entry
+from txl_lightning import stream_nats
 from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.stream import Stream
 from txl_lightning.model import EvalLengths
 
 
@@ -377,6 +380,8 @@ def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
         return replace(finished, folder=folder, options=options)
 
     monkeypatch.setattr(common, "fit", fit)
+    monkeypatch.setattr(args, "fast", False)
+    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     found = experiment.choose_rate(args, *values)
     assert found["rate"] == best
     assert found["val"][f"{best:g}"] == 1
@@ -449,14 +454,17 @@ def test_a_book_is_scored_whole_with_memory_and_without(args, finished, monkeypa
         assert found[str(mem_len)] == pytest.approx(nats_N.mean() / math.log(2), rel=1e-6)
 
 
-def test_copies_of_val_are_probed_at_each_validation(finished):
+def test_copies_of_val_are_probed_at_each_validation(finished, monkeypatch):
     logged = {}
+    # The network sees 16 tokens, and so no passage after 64.
+    monkeypatch.setattr(copying, "GAP", 0)
     data = SimpleNamespace(store=finished.store, config=SimpleNamespace(tgt_len=8))
     module = SimpleNamespace(net=finished.net, log=logged.__setitem__)
     trainer = SimpleNamespace(sanity_checking=False, datamodule=data)
     copying.CopyProbe().on_validation_epoch_end(trainer, module)
     how = {"mem_len": finished.net.config.mem_len, "tgt_len": 8}
-    nats = score_copies(finished.net, finished.store.ids("val"), copying.GAP, 0, how)
+    nats = score_copies(finished.net, finished.store.ids("val"), 0, 0, how)
+    assert nats["control"] != nats["copy"]
     assert logged == {copying.METRIC: pytest.approx(nats["control"] - nats["copy"])}
 
 
@@ -465,3 +473,44 @@ def test_a_network_has_learned_to_copy_at_the_first_validation_that_shows_it():
     assert copying_figures.find_step({"curve": curve}) == 20
     curve = {"steps": [9, 19], copying.METRIC: [0.1, 0.2]}
     assert copying_figures.find_step({"curve": curve}) is None
+
+
+class AsOriginal(torch.nn.Module):
+    """Our network with the forward of the original's: columns are rows, memories come last."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, tokens_LB, targets_LB, *memory):
+        nats_BL, memory = self.net.loss(tokens_LB.T, targets_LB.T, *memory)
+        return nats_BL.T, memory
+
+
+def test_the_originals_network_is_scored_in_the_rows_and_segments_of_training(finished):
+    data = SimpleNamespace(store=finished.store)
+    found = original.score_original(AsOriginal(finished.net), data, None)
+    ids = finished.store.ids("test")
+    how = {"batch_size": original.ROWS, "tgt_len": original.SEGMENT}
+    nats_BT = stream_nats(finished.net, ids.astype("int64"), **how)
+    assert found == pytest.approx(nats_BT.double().mean().item(), rel=1e-5)
+
+
+def test_the_originals_network_is_trained_with_its_memory_clipping_and_schedule(finished):
+    nets = [copy.deepcopy(finished.net).train() for _ in range(2)]
+    ids = finished.store.ids("train").astype("int64")
+    stream = Stream.from_tokens(ids, original.ROWS, original.SEGMENT)
+    original.train_original(AsOriginal(nets[0]), stream, 3)
+    optimizer, memory = torch.optim.Adam(nets[1].parameters()), None
+    for step in range(3):
+        segment = stream.segment(step)
+        for group in optimizer.param_groups:
+            group["lr"] = original.RATE * 0.5 * (1 + math.cos(math.pi * step / 3))
+        nats_BL, memory = nets[1].loss(segment.tokens_BL, segment.targets_BL, memory)
+        optimizer.zero_grad()
+        nats_BL.mean().backward()
+        torch.nn.utils.clip_grad_norm_(nets[1].parameters(), original.CLIP)
+        optimizer.step()
+    weights = [dict(net.named_parameters()) for net in nets]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weight, weights[1][name])

@@ -116,6 +116,7 @@ def test_novels_are_compared_with_the_better_reading_and_lengths_are_chosen_on_v
     assert list_effects(found) == {
         "4 million tokens: memory against trained without memory, its better reading": [0.3, 0.3],
         "4 million tokens: memory against trained without memory": [0.4, 0.4],
+        "1 million tokens: memory against trained without memory": [0.2, 0.2],
         "from 1 to 4 million tokens: growth of that saving": [0.2, 0.2],
         "4 million tokens: length chosen on other books against the 64 of training": [0.05, 0.05],
     }

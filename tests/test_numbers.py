@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from experiments.speed import table_9
+
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
 LOGBOOKS = ("experiments/README.md", "docs/engineering-log.md")
+LOG = "docs/engineering-log.md"
 BENCH = "speed/results/2026-11-24-bench.json"
 INTEL = "speed/results/2026-11-22-bench.json"
 OTHER = "speed/results/2026-11-25-bench.json"  # on another AMD EPYC
@@ -59,20 +62,37 @@ def depth(kind: str, way: str) -> str:
 
 
 def window(length: int) -> str:
-    rows = [row for record in records("sliding_window").values() for row in record["rows"]]
+    rounds = load_json("speed/results/2026-11-22-table-9.json")["rounds"]
+    rows = [row for each in rounds for row in each["rows"]]
     return f"{fmean(row['speedup'] for row in rows if row['attention_len'] == length):,.0f}"
 
 
+def bench_row(name: str, digits: int) -> str:
+    """Return the milliseconds of a case as a row of a table."""
+    [case] = [case for case in load_json(BENCH)["cases"] if case["name"] == name]
+    names = ("ours", "x-transformers", "original", "Hugging Face")
+    times = [case["contestants"][each]["fastest_ms"] for each in names]
+    return f"| {' | '.join(f'{each:.{digits}f}' for each in times)} |"
+
+
+def test_tables_of_speed_follow_from_their_results():
+    page = (EXPERIMENTS / "speed/README.md").read_text()
+    for name, digits in {"train-256": 0, "eval-128-1600": 0, "decode-2100": 1}.items():
+        assert bench_row(name, digits) in page
+    rounds = load_json("speed/results/2026-11-22-table-9.json")["rounds"]
+    assert table_9.format_rounds(rounds) in page
+
+
 def curve() -> str:
-    found = load_json("reproduction/golden_curve.json")
+    found = json.loads((REPOSITORY / "tests/golden/training_curve.json").read_text())
     apart = f"{found['largest_loss_difference']:.1e}".replace("e-0", "e-")
     return f"{found['steps']} of the original's training steps within {apart}"
 
 
-def xz() -> str:
-    found = records("quickstart")["xz"]
-    alone, after = (f"{found[name]:.2f}" for name in ("alone", "after"))
-    return f"{alone} bits per byte, and to {after} after the training text"
+def compressed() -> str:
+    xz, ppmd = (records("quickstart")[name] for name in ("xz", "ppmd"))
+    after = f"{xz['alone']:.2f} bits per byte, and to {xz['after']:.2f} after the training text"
+    return f"{after}; PPMd to {ppmd['alone']:.2f} and {ppmd['after']:.2f}"
 
 
 def quickstart() -> list[str]:
@@ -95,6 +115,13 @@ def logbook(text: str, phrase: str) -> str:
     pages = [REPOSITORY / name for name in LOGBOOKS if (REPOSITORY / name).exists()]
     assert any(text in " ".join(page.read_text().split()) for page in pages), text
     return phrase
+
+
+def adapted(way: str) -> str:
+    """Return the bits per byte of the quick start's test text in the log's table of ways."""
+    text = (REPOSITORY / LOG).read_text()
+    [bits] = re.findall(rf"^\| {re.escape(way)} \| ([\d.]+) \|", text, re.M)
+    return bits
 
 
 def quickstart_mean(kind: str, way: str) -> float:
@@ -126,7 +153,13 @@ ROWS = {
 }
 
 
-# The logbook's words for what the quickstart printed.
+def log(text: str, phrase: str) -> str:
+    """Return the phrase, of a measurement that the engineering log has in other words."""
+    assert text in " ".join((REPOSITORY / LOG).read_text().split()), text
+    return phrase
+
+
+# The log's words for what the quickstart printed.
 QUICKSTART = (
     "3,504 steps in 4 min 42 s, 12,553 tokens/s; 1.314 on the validation text (loss 3.282); "
     "1.365, 1.373 and 1.688 on the test text"
@@ -151,11 +184,13 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"decoding {ratios(('decode-2100',))} times",
             f"{ratios(TRAINING, bench=INTEL)}, {ratios(EVALUATION, bench=INTEL)} "
             f"and {ratios(('decode-2100',), bench=INTEL)} times",
-            f"a window needs {depth('4, equal time', 'window')}, and one with memory "
+            f"at 8 times the work, needs {depth('4, more updates', 'window')}, and one with memory "
             f"{depth('4, memory', 'memory')}",
-            f"xz -9e compresses the same text to {xz()}",
+            f"xz -9e compresses the same text to {compressed()}",
             *quickstart(),
-            *(logbook(QUICKSTART, phrase) for phrase in printed),
+            *(log(QUICKSTART, phrase) for phrase in printed),
+            log("max_steps 2549", "after 2,549 steps"),
+            f"{adapted('static')} and {adapted('`--cache_len 20000 --rate 0.1`')} bits per byte",
         ],
         "docs/questions.md": [
             *(logbook(text, phrase) for phrase, text in ROWS.items()),
@@ -163,14 +198,20 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"the difference is {memory_gains()[1]:.3f} bits per byte",
         ],
         "txl_lightning/data/README.md": [
-            logbook("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
-            logbook("33.6 s, 189 MB", "in less than 300 MB of memory"),
+            log("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
+            log("33.6 s, 189 MB", "in less than 300 MB of memory"),
         ],
         "txl_lightning/evaluation/README.md": [
-            logbook(
+            log(
                 "150,790 tokens: float32 3.35969, bf16 3.36003",
                 "nats of 150,790 tokens with a memory of 256 rose by 0.01 %, from 3.3597 to 3.3600",
             ),
+            f"| static | {adapted('static')} | 1 |",
+            f"| {adapted('`--rate 0.1`')} | 3.7 times as long",
+            f"| {adapted('`--cache_len 20000` (theta 40, weight 0.4)')} | 2.0 times as long |",
+            f"| {adapted('`--cache_len 20000 --rate 0.1`')} | 5.1 times as long |",
+            logbook("of order 16 with 1 GB", "PPMd (order 16, 1 GB), after the training text"),
+            logbook("| 1.377; 1.255 |", "| 1.255 | |"),
             f"{window(800)} times faster than with a window of 800, "
             f"and {window(3800)} times faster than with one of 3,800",
         ],
@@ -185,6 +226,8 @@ DEFINED = [
     r"(torch|and|\() ?2\.\d+\.\d:?", r"transformers [45](\.57)?", r"original's type 1",
     r"b?float\d\d|sha256|u?int\d\d|\bS3\b|SIGUSR1|FSDP2|sm_80|sm_90",
     # Counts of what is there, and limits in the code.
+    r"0\.1 to 7 million parameters", r"above 0 favour", r"side of 0",
+    r"with 1\.4 times the updates",
     r"\(?exit( code)? \d\)?", r"\| \d{1,3} (?=\|)", r"(within|to) 1e-5", r"a 95 % interval",
     r"\d+ (published runs|faults)", r"(blocks of 1|parts of 64) MiB", r"the largest id \+ 1",
     r"64 MiB and more than 200 times", r"(of|From) 50 kB (or more|of text)", r"mem_len \d+",
@@ -210,7 +253,7 @@ DEFINED = [
 def read_prose(page: str) -> str:
     """Return a page without code and addresses; what the quickstart printed stays."""
     text = (REPOSITORY / page).read_text()
-    text = re.sub(r"<!-- claims.*?end of claims -->", "", text, flags=re.S)
+    text = re.sub(r"<!-- results.*?end of results -->", "", text, flags=re.S)
     text = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.S | re.M).replace("```", "")
     text = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", text))
     return " ".join(text.split())

@@ -12,6 +12,7 @@ if os.name == "nt":
     )
 
 HOMES = {
+    "Adaptation": "model",
     "CorpusDataModule": "data.datamodule",
     "KeyValueCache": "model",
     "LanguageModel": "training",

@@ -52,7 +52,7 @@ FAST = common.FAST | {"data.corpus": "python_source"}
 
 def main() -> None:
     """Time a step of each kind, choose its rate, and train it with each seed."""
-    minutes = {"type": float, "default": 6.0, "help": "of training"}
+    minutes = {"type": float, "default": 4.0, "help": "of training"}
     seeds = (1, 2, 3, 4, 5)
     args = common.parse_args(__file__, __doc__, seeds, "weights", KINDS, minutes=minutes)
     common.measure_once(args, "pace", time_kinds)
@@ -88,7 +88,7 @@ def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
         name = f"rate {kind} {rate:g}"
         return train(args, name, kind, rate, TUNING_SEED, args.minutes / 4)
 
-    return common.choose_rate(kind, train_with, FIRST_RATE)
+    return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
 
 
 def train(

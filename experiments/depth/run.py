@@ -39,7 +39,7 @@ READINGS = {
     "window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8},
 }
 # It needs no download.
-FAST = common.FAST | {"data.path": str(common.REPOSITORY / "experiments/novels/page.txt")}
+FAST = common.FAST | {"data.path": str(common.REPOSITORY / "CONTRIBUTING.md")}
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
     def train_with(rate: float) -> common.TrainedRun:
         return train_kind(args, f"rate {kind} {rate:g}", kind, TUNING_SEED, rate, STEPS // 3)
 
-    return common.choose_rate(kind, train_with, FIRST_RATE)
+    return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def list_contrasts(records: Records) -> list[Contrast]:
     rows = [
         (f"{name}: {without}, its better reading", better, SAME_GAIN),
         (f"{name}: {without}", save(records, last, "segments"), SAME_GAIN),
+        (f"{first:g} million tokens: {without}", save(records, first, "segments"), SAME_GAIN),
         (
             f"from {first:g} to {last:g} million tokens: growth of that saving",
             subtract_books(better, start) if first < last else {},

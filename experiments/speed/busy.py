@@ -153,12 +153,12 @@ def relate_to_idle(speeds: list[dict[str, Any]]) -> Table:
 def make_rows(speeds: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Return the rows of the table: the speeds relative to idle, and whether the goal is met."""
     table = relate_to_idle(speeds)
-    rows: list[tuple[Any, ...]] = [("work", "neighbours", *SETTINGS, "goal", "verdict")]
+    rows: list[tuple[Any, ...]] = [("work", "neighbours", *SETTINGS, "goal", "result")]
     for work, neighbours in product(WORKS, sorted({key[1] for key in table})):
         ratios = [table[work, neighbours, setting] for setting in SETTINGS]
         goal = GOALS.get(neighbours)
-        verdict = "" if goal is None else "met" if ratios[1] >= goal else "missed"
-        rows.append((work, neighbours, *(f"{each:.2f}" for each in ratios), goal or "", verdict))
+        result = "" if goal is None else "met" if ratios[1] >= goal else "missed"
+        rows.append((work, neighbours, *(f"{each:.2f}" for each in ratios), goal or "", result))
     return rows
 
 

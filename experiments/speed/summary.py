@@ -88,9 +88,9 @@ def compare(
                 lines.append(f"{case['name']}, {name}: nothing to compare with")
                 continue
             now, before, basis = times
-            verdict = "SLOWER" if now > before * (1 + tolerance) else "as fast"
-            is_slower |= verdict == "SLOWER"
-            lines.append(f"{case['name']}, {name}: {now / before - 1:+.1%} by {basis}: {verdict}")
+            result = "SLOWER" if now > before * (1 + tolerance) else "as fast"
+            is_slower |= result == "SLOWER"
+            lines.append(f"{case['name']}, {name}: {now / before - 1:+.1%} by {basis}: {result}")
     return lines, is_slower
 
 

@@ -48,9 +48,8 @@ def choose_rate(args: Namespace, row: Row) -> dict[str, Any]:
     sizes, losses = pick_sizes(args), {}
     for rate in RATES[: 2 if args.fast else None]:
         run = train_row(args, f"rate {row.name} {rate:g}", row, 1, TUNING_SEED, rate, {})
-        losses[f"{rate:g}"] = score_segments(
-            run.net, cut_pieces(run.store, "val", sizes), row, sizes
-        )
+        val_PT = cut_pieces(run.store, "val", sizes)
+        losses[f"{rate:g}"] = score_segments(run.net, val_PT, row, sizes)
     best = float(min(losses, key=lambda rate: losses[rate]))
     return {"kind": "rate", "net": row.name, "text": run.text, "val": losses, "rate": best}
 

@@ -56,7 +56,8 @@ def main() -> None:
         common.measure_once(args, f"pace {setup}", time_steps, optimizers)
         for optimizer in optimizers:
             common.measure_once(args, f"rate {net} {optimizer}", choose_rate, kind, optimizer)
-        for each in args.minutes if setup == "tuned" else [SHORT]:
+        minutes = args.minutes[: 1 if args.fast else None]
+        for each in minutes if setup == "tuned" else [SHORT]:
             measure_seeds(args, kind, each)
 
 
@@ -96,7 +97,7 @@ def choose_rate(args: Namespace, kind: str, optimizer: str) -> dict[str, Any]:
         name = f"rate {net} {optimizer} {rate:g}"
         return train(args, name, kind, choose(net, optimizer, rate), TUNING_SEED, SHORT / 4)
 
-    return common.choose_rate(net, train_with, FIRST_RATE) | {"optimizer": optimizer}
+    return common.choose_rate(net, train_with, FIRST_RATE, args.fast) | {"optimizer": optimizer}
 
 
 def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]:

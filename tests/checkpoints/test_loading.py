@@ -11,29 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
 from txl_lightning.checkpoints.contents import load_content, load_json, refuse_invalid_values
-from txl_lightning.checkpoints.loading import load_data_settings
-from txl_lightning.data.settings import DataConfig
-from txl_lightning.data.vocab import Characters, WordOptions
-from txl_lightning.data.vocab.words import DEFAULTS
+from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import CheckpointError
 from txl_lightning.runs.folder import find_checkpoint
 
 VOCAB = Characters("abcdefghijk")
-
-
-@pytest.mark.parametrize(
-    ("written", "lower_case"),
-    [({"lower_case": False}, False), ({"lower_case": None}, None), (DEFAULTS, None)],
-)
-def test_defaults_that_earlier_releases_wrote_for_all_word_options_count_as_not_given(
-    tmp_path, written, lower_case
-):
-    written = {key: list(v) if isinstance(v, tuple) else v for key, v in written.items()}
-    (tmp_path / "config.yaml").write_text(json.dumps({"data": {"corpus": "ptb", "words": written}}))
-    path = tmp_path / "checkpoints" / "last.ckpt"
-    path.parent.mkdir()
-    path.touch()
-    assert DataConfig(**load_data_settings(path)).words == WordOptions(lower_case=lower_case)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from txl_lightning.checkpoints import load_checkpoint, saving
-from txl_lightning.checkpoints.loading import find_latest, rename_settings
+from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.checkpoints.saving import manifest_path, save_checkpoint
 from txl_lightning.errors import CheckpointError, StorageError
 from txl_lightning.files import host_name
@@ -247,9 +247,3 @@ def test_manifest_describes_what_wrote_the_checkpoint(run_folder):
     assert newest["bytes"] == path.stat().st_size
     assert newest["versions"]["torch"] == torch.__version__
     assert newest["text"] == load_checkpoint(path).saved["CorpusDataModule"]["fingerprint"]
-
-
-def test_settings_of_release_0_1_0_get_their_new_names_and_values():
-    old = {"recurrence": "same", "dropout_mask": "locked", "loss_chunk": 4, "norm": "pre_keys"}
-    new = {"memory_source": "same_layer", "dropout_type": "variational", "loss_chunk_size": 4}
-    assert rename_settings(old | {"cutoffs": [3]}) == new | {"norm": "pre_kv", "cutoffs": [3]}

@@ -59,10 +59,6 @@ def test_a_cache_and_steps_learn_from_the_lists_before(run_score, refused, run_f
     where = ("score", run_folder, "--candidates=a.jsonl", "--rate=0.5")
     message = "rate: invalid 0.5; expected null with carry false"
     assert refused(*where, "--carry=false") == (2, message)
-    message = (
-        "state_file: invalid a; expected null with cache_len or rate, because it keeps neither"
-    )
-    assert refused(*where, "--state_file=a") == (2, message)
 
 
 def test_without_carry_each_list_has_only_its_own_context(run_score, run_folder):

@@ -74,7 +74,6 @@ def test_our_network_is_bit_identical_after_a_round_trip(make_net, tmp_path, cha
         ({"same_length": "mem_len", "mem_len": 0}, "same_length: invalid mem_len"),
         ({"norm": "pre"}, "final_norm: invalid True"),
         ({"norm": "pre_kv", "final_norm": False}, "norm: invalid pre_kv"),
-        ({"norm": "pre", "final_norm": False, "gate": "gru"}, "gate: invalid gru"),
         ({"memory_source": "same_layer"}, "memory_source: invalid same_layer"),
     ],
 )

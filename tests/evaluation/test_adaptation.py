@@ -97,10 +97,11 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
 
 
 @EACH
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     ids=st.lists(st.integers(0, 10), min_size=3, max_size=40),
     place=st.integers(1, 39),
+    starts=st.sets(st.integers(1, 39), max_size=3),
     lengths=st.fixed_dictionaries(
         {
             "tgt_len": st.integers(1, 9),
@@ -109,11 +110,25 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
         }
     ),
 )
-def test_later_text_never_changes_an_earlier_number(net, use, ids, place, lengths):
-    place, before = min(place, len(ids) - 1), nats_by_position(net, ids, use, **lengths)
+def test_later_text_never_changes_an_earlier_number(net, use, ids, place, starts, lengths):
+    place = min(place, len(ids) - 1)
+    starts = sorted({0, *(start for start in starts if start < place)})
+    before = nats_by_position(net, ids, use, starts, **lengths)
+    # Other tokens, and another document.
     changed = [*ids[:place], *((index + 1) % 11 for index in ids[place:])]
-    after = nats_by_position(net, changed, use, **lengths)
+    after = nats_by_position(net, changed, use, [*starts, place], **lengths)
     torch.testing.assert_close(after[:place], before[:place], rtol=0, atol=0, equal_nan=True)
+
+
+@EACH
+@pytest.mark.parametrize("place", [3, 20, 24, 25])
+def test_probabilities_of_all_targets_sum_to_one(net, use, place):
+    ids, total = torch.randint(11, (26,)), 0.0
+    for target in range(11):
+        # A target that is known before its score would have too much.
+        nats_N = nats_by_position(net, [*ids[:place], target, *ids[place + 1 :]], use)
+        total += math.exp(-nats_N[place])
+    assert total == pytest.approx(1, abs=1e-9)
 
 
 @EACH

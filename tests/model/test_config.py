@@ -23,7 +23,6 @@ CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
         ({"positions": "shaw", "clamp_len": -1}, "clamp_len: invalid -1; .* at least 0"),
         ({"positions": "learned"}, "clamp_len: invalid None.*positions are learned"),
         ({"d_head": 0}, "d_head: invalid 0"),
-        ({"gate": "gru"}, "gate: invalid gru; expected none, because norm is post"),
         ({"init_std": 0.0}, "init_std: invalid 0.0"),
         ({"loss_chunk_size": 0}, "loss_chunk_size: invalid 0; expected at least 1, or null"),
         ({"cutoffs": (5, 5)}, r"cutoffs: invalid \[5, 5\]; expected increasing"),
@@ -77,7 +76,7 @@ def test_flops_are_unknown_where_the_text_decides_which_clusters_are_computed(ma
     assert make_net(**SMALL, cutoffs=(5,)).config.flops_per_token(3) is None
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "gate": "gru"}, {"d_embed": 6}])
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"d_embed": 6}])
 def test_forward_of_one_token_takes_a_third_of_its_flops(make_net, changes):
     """The difference is the keys of two distances; the second one is only padding."""
     net = make_net(**SMALL, **changes, mem_len=0)

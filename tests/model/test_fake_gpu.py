@@ -44,10 +44,13 @@ def test_no_step_of_training_or_evaluation_waits_for_a_gpu(run_on_fake_gpu):
 
 @pytest.mark.slow
 def test_a_bf16_step_of_a_published_network_starts_few_operators_on_a_gpu(run_on_fake_gpu):
-    """Of enwik8_base, 1,153 with 72 GB before weights were cast together and masks shared."""
+    """Of enwik8_base, 1,153 with 72 GB before weights were cast together and masks shared.
+
+    Rows of distance scores that a GPU multiplies fast add 5 GB, and take 9 of 45 ms off a step.
+    """
     base, words = map(json.loads, run_on_fake_gpu("--count"))
-    assert (base["operators"] <= 760, base["gigabytes"] < 51) == (True, True), base
-    assert (words["operators"] <= 1220, words["gigabytes"] < 66.2) == (True, True), words
+    assert (base["operators"] <= 740, base["gigabytes"] < 57) == (True, True), base
+    assert (words["operators"] <= 1170, words["gigabytes"] < 67) == (True, True), words
 
 
 def test_sdpa_on_cuda_asks_neither_cudnn_nor_flash():

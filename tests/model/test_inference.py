@@ -19,7 +19,6 @@ AXES = [
     {"untie_r": True, "norm": "pre"},
     {"cutoffs": (3, 6), "div_val": 2, "positions": "shaw", "clamp_len": 9},
     {"norm": "pre_kv"},
-    {"norm": "pre", "gate": "gru"},
     {"lengths": EvalLengths(200), "segments": [33, 5, 2]},
     {"lengths": EvalLengths(1, 3, "mem_len"), "segments": [1] * 9},
     {"tile_scores": 0, "n_head": 5, "d_head": 3},

@@ -25,7 +25,6 @@ def read_in_segments(net, tokens_BL, lengths, mem_len):
 @pytest.mark.parametrize(
     ("changes", "lengths"),
     [({}, [1] * 9), ({}, [4, 4, 1]), ({}, [63, 5]), ({"norm": "pre"}, [2, 7])]
-    + [({"norm": "pre", "gate": "gru"}, [2, 7])]
     + [({"kernel": kernel}, [2, 7]) for kernel in EXACT_KERNELS]
     + [({"positions": name, "clamp_len": 5}, [1] * 15) for name in ("learned", "shaw")]
     + [({"cutoffs": (3, 6), "div_val": 2, "d_embed": 4}, [4, 5])],
@@ -34,20 +33,6 @@ def test_reading_in_segments_equals_reading_at_once(make_net, changes, lengths):
     net, tokens = make_net(**changes), torch.randint(11, (3, sum(lengths)))
     in_parts = read_in_segments(net, tokens, lengths, mem_len=sum(lengths))
     torch.testing.assert_close(in_parts, net(tokens)[0], rtol=0, atol=1e-10)
-
-
-def test_embeddings_are_read_as_their_tokens_and_have_gradients(make_net):
-    net, tokens = make_net(d_embed=3), torch.randint(11, (3, 9))
-    _, memory = net(tokens)
-    h_BLD = (net.embedding(tokens) * 8**0.5).detach().requires_grad_()
-    for actual, expected in (
-        (net.read_embeddings(h_BLD), net.hidden(tokens)),
-        (net.read_embeddings(h_BLD, memory, n_reread=2), net.hidden(tokens, memory, n_reread=2)),
-    ):
-        assert torch.equal(actual[0], expected[0])
-        assert torch.equal(actual[1].h_NBMD, expected[1].h_NBMD)
-    actual[0].square().sum().backward()
-    assert h_BLD.grad.any(-1).all()
 
 
 def test_inputs_are_unchanged(make_net):
@@ -109,8 +94,6 @@ def test_variational_dropout_drops_the_same_units_of_a_row_and_others_of_each_se
         ({}, 0),
         ({"tie_weight": False}, 11 * 8),
         ({"norm": "pre"}, 16),
-        # in each layer two gates, of six matrices and a bias
-        ({"norm": "pre", "gate": "gru"}, 16 + 2 * 2 * (6 * 64 + 8)),
         ({"untie_r": True}, 2 * 8),
         # narrow embeddings; a projection up, one down
         ({"d_embed": 3}, -11 * 5 + 2 * 24),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.vocab import Vocabulary, WordOptions, load_vocabulary
-from ..data.vocab.words import DEFAULTS
+from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, ClassError, DataError
 from ..files import load_yaml, name_in_utf8, sha256_file
 from ..model.contract import Network, NetworkConfig, describe_config, make_config
@@ -26,15 +25,6 @@ if TYPE_CHECKING:
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 USUAL_TGT_LEN = 128
 GIVE_TEXT = "give a text with --path"
-# Settings of release 0.1.0, with their present names and values.
-RENAMED_SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
-    "recurrence": ("memory_source", {"below": "layer_below", "same": "same_layer"}),
-    "dropout_mask": ("dropout_type", {"fresh": "standard", "locked": "variational"}),
-    "loss_chunk": ("loss_chunk_size", {}),
-    "norm": ("norm", {"pre_keys": "pre_kv"}),
-    "skip_budget": ("max_skipped_updates", {}),
-    "matrix_lr": ("muon_lr", {}),
-}
 
 
 @dataclass(frozen=True)
@@ -176,24 +166,13 @@ def load_file(path: Path) -> Any:
 
 
 def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
-    """Return the checkpoint in a file of fit, its settings under their present names."""
+    """Return the checkpoint in a file of fit."""
     with contents.refuse_damaged(path, FOREIGN.format(path)):
         version = content.get(runs.KEY, {}).get("format", runs.FORMAT)
-        settings = content.get("hyper_parameters", {})
-        for group in settings.keys() & {"net", "optim"}:
-            settings[group] = rename_settings(settings[group])
     if version > runs.FORMAT:
         supported = f"this release reads formats up to {runs.FORMAT}"
         raise CheckpointError(f"{path}: written by a later release (format {version}); {supported}")
     return LoadedCheckpoint(path, sha256, content)
-
-
-def rename_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    renamed = {}
-    for name, value in settings.items():
-        new_name, values = RENAMED_SETTINGS.get(name, (name, {}))
-        renamed[new_name] = values.get(value, value) if isinstance(value, str) else value
-    return renamed
 
 
 def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
@@ -262,9 +241,4 @@ def load_data_settings(checkpoint: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     with contents.refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
-        settings = dict(load_yaml(path.read_text(encoding="utf-8")).get("data") or {})
-        words = WordOptions(**settings.get("words") or {}).given
-        if words.keys() >= DEFAULTS.keys():
-            # Earlier releases wrote the defaults of options that were not given, this one null.
-            settings["words"] = {k: v for k, v in words.items() if v != DEFAULTS.get(k)}
-        return settings
+        return dict(load_yaml(path.read_text(encoding="utf-8")).get("data") or {})

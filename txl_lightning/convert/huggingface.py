@@ -106,7 +106,6 @@ def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
         ("positions", config.positions, ("sinusoidal",)),
         ("norm", config.norm, ("post", "pre")),
         ("final_norm", config.has_final_norm, (False,)),
-        ("gate", config.gate, ("none",)),
         ("memory_source", config.memory_source, ("layer_below",)),
         # Without memory, its queries with same_length would not attend even to themselves.
         ("same_length", config.same_length, ("mem_len", None) if config.mem_len else (None,)),

@@ -51,8 +51,6 @@ class TransformerXLConfig:
             (pre); pre_kv: pre, except for queries (the original with absolute positions).
         final_norm: Normalize the last layer's output; default true unless norm is post.
         norm_eps: Epsilon added to the variance in layer normalization.
-        gate: Residual connections: sums (none), or a step of a GRU, with norms before each
-            sublayer (gru; GTrXL, Parisotto et al. 2020).
         positions: Position scheme: relative (Section 3.3; learned, as in labml; Shaw et al. 2018),
             or absolute, added to the states (Vaswani et al. 2017; Al-Rfou et al. 2019); or a class
             of yours.
@@ -89,7 +87,6 @@ class TransformerXLConfig:
     norm: Literal["post", "pre", "pre_kv"] = "post"
     final_norm: bool | None = None
     norm_eps: float = 1e-5
-    gate: Literal["none", "gru"] = "none"
     positions: Positions | str = "sinusoidal"
     kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa"] = "auto"
     tie_weight: bool = True
@@ -122,7 +119,6 @@ class TransformerXLConfig:
         for field in ("dropout", "dropatt"):
             yield 0 <= getattr(self, field) < 1, field, "at least 0 and less than 1"
         yield self.mem_len >= 0, "mem_len", "0 (no memory) or more"
-        yield self.gate == "none" or self.norm != "post", "gate", "none, because norm is post"
         yield self.d_model % 2 == 0, "d_model", "an even number"
         divides = self.d_head is not None or self.d_model % self.n_head == 0
         yield divides, "d_model", f"a multiple of n_head ({self.n_head}), unless d_head is given"
@@ -199,8 +195,7 @@ class TransformerXLConfig:
         if self.cutoffs:
             return None
         inner, n_visible = self.n_head * self.head_width, self.mem_len + (tgt_len + 1) / 2
-        gates = 2 * 6 * self.d_model if self.gate == "gru" else 0
-        weights = self.d_model * (4 * inner + 2 * self.inner_width + gates)
+        weights = self.d_model * (4 * inner + 2 * self.inner_width)
         # Scores by content, scores by distance, and the sum of values.
         attention = 3 * inner * n_visible
         projection = self.d_model if self.has_projections else 0

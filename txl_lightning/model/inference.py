@@ -112,7 +112,7 @@ def read_layer(
     query_BLD = normed_BLD if layer.norms_queries else h_BLD
     q_BLHK = attention.q_net(query_BLD).unflatten(-1, attention.heads)
     out_BLI = attend(q_BLHK, k_BSHK, value_BSHK, terms, mask, workspace).flatten(-2)
-    return layer.feed_forward(layer.norm_after(layer.residual(h_BLD, attention.o_net(out_BLI))))
+    return layer.feed_forward(layer.norm_after(h_BLD + attention.o_net(out_BLI)))
 
 
 @dataclass

@@ -1,16 +1,14 @@
 """Small parts: dropout, layer normalization, linear maps, and the original's initial weights.
 
 torch multiplies in float32 with MKL, which uses AVX-512 on Intel's processors only. On others,
-oneDNN's products are about twice as fast (experiments/README.md).
+oneDNN's products are about twice as fast (docs/engineering-log.md).
 
 matrices, embeddings, u, v, learned positions     init: normal(0, init_std), or uniform
 projections of embeddings                         normal(0, proj_init_std)
 layer-normalization weights                       normal(1, init_std)
-bias of a GRUGate                                 2
-every other bias                                  0
+biases                                            0
 """
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -25,7 +23,6 @@ INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
 """Parameters of position schemes, except biases per distance."""
 PROJECTIONS = ("embedding.projections.", "head.down")
 """Name prefixes of the projections from and to the width of embeddings."""
-GATE_BIAS = 2.0  # initial bias of a GRUGate
 
 
 class VariationalDropout(nn.Dropout):
@@ -49,35 +46,10 @@ def layer_norm(config: TransformerXLConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.d_model, config.norm_eps)
 
 
-def make_residual(config: TransformerXLConfig) -> tuple[nn.Module, Callable, nn.Module]:
-    """Return the norm before a sublayer, its residual connection, and the norm after it."""
+def make_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
+    """Return the norms before a sublayer and after its residual sum."""
     norm, same = layer_norm(config), nn.Identity()
-    residual = GRUGate(config) if config.gate == "gru" else torch.add
-    return (same, residual, norm) if config.norm == "post" else (norm, residual, same)
-
-
-class GRUGate(nn.Module):
-    """A step of a GRU from a state h, by a sublayer's output y (Parisotto et al. 2020, GTrXL).
-
-    r = sigmoid(W_r y + U_r h), z = sigmoid(W_z y + U_z h - b), c = tanh(W_c y + U_c (r h));
-    the next state is (1 - z) h + z c. By its initial b, a new network keeps most of h.
-    """
-
-    def __init__(self, config: TransformerXLConfig) -> None:
-        super().__init__()
-        D = config.d_model
-        self.w_net = Linear(D, 3 * D, bias=False)
-        self.u_net = Linear(D, 2 * D, bias=False)
-        self.reset_net = Linear(D, D, bias=False)
-        self.b_D = nn.Parameter(torch.full((D,), GATE_BIAS))
-
-    def forward(self, h_BLD: Tensor, y_BLD: Tensor) -> Tensor:
-        # Without the ReLU, the sublayer's last linear map and W would be one.
-        r_y, z_y, c_y = self.w_net(y_BLD.relu()).chunk(3, dim=-1)
-        r_h, z_h = self.u_net(h_BLD).chunk(2, dim=-1)
-        z_BLD = (z_y + z_h - self.b_D).sigmoid()
-        c_BLD = (c_y + self.reset_net((r_y + r_h).sigmoid() * h_BLD)).tanh()
-        return (1 - z_BLD) * h_BLD + z_BLD * c_BLD
+    return (same, norm) if config.norm == "post" else (norm, same)
 
 
 @cache

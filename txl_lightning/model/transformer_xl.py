@@ -35,7 +35,7 @@ from .parts import (
     initialize_weights,
     layer_norm,
     make_dropout,
-    make_residual,
+    make_norms,
 )
 from .positions import DistanceTerms, find_scheme
 from .precision import call, call_with_weights_in
@@ -88,14 +88,9 @@ class TransformerXL(nn.Module):
         h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
         return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
 
-    def hidden(self, tokens_BL: Tensor, *inputs: Any, **named: Any) -> tuple[Tensor, Memory]:
-        """Return h^N_BLD and the next memory; inputs as of `read_embeddings`."""
-        h_BLD = self.embedding(tokens_BL) * self.config.d_model**0.5
-        return self.read_embeddings(h_BLD, *inputs, **named)
-
-    def read_embeddings(
+    def hidden(
         self,
-        h_BLD: Tensor,
+        tokens_BL: Tensor,
         memory: Memory | None = None,
         doc_pos_BL: Tensor | None = None,
         n_reread: int = 0,
@@ -103,7 +98,6 @@ class TransformerXL(nn.Module):
         """Return the states h^N_BLD of the last layer, and the memory for the next segment.
 
         Args:
-            h_BLD: embeddings of tokens, or of other inputs, such as observations.
             memory: the memory after the previous segment, not modified; by default an empty one.
             doc_pos_BL: number of tokens of the same document before each token; attention stops
                 at the document's beginning. By default a row is one document.
@@ -112,7 +106,7 @@ class TransformerXL(nn.Module):
         Raises:
             ValueError: the memory has another number of rows, or the sizes of another network.
         """
-        batch_size, tgt_len, _ = h_BLD.shape
+        batch_size, tgt_len = tokens_BL.shape
         require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         memory = self.empty_memory(batch_size) if memory is None else memory
         n_row, tokens = memory.batch_size, f"{batch_size}, those of the tokens"
@@ -123,7 +117,8 @@ class TransformerXL(nn.Module):
         require(sizes == expected, "memory", f"(n_layer, d_model) {sizes}", network)
         mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
         dtype, distance_T = self.compute_dtype, memory.distances(tgt_len)
-        states = [h_BLD := self.drop(h_BLD).to(dtype)]
+        h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5).to(dtype)
+        states = [h_BLD]
         with torch.autocast(self.device.type, enabled=False):
             terms_N = call_with_weights_in(dtype, self.positions, distance_T)
             for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
@@ -162,7 +157,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        self.norm_before, self.residual, self.norm_after = make_residual(config)
+        self.norm_before, self.norm_after = make_norms(config)
         self.norms_queries = config.norm == "pre"
         self.attention = RelativeAttention(config)
         self.drop = make_dropout(config)
@@ -176,7 +171,7 @@ class Layer(nn.Module):
         context = self.norm_before(memory_BMD), self.norm_before(h_BLD)
         query_BLD = context[1] if self.norms_queries else h_BLD
         attention_BLD = self.attention(query_BLD, context, terms, mask_BLS)
-        return self.feed_forward(self.norm_after(self.residual(h_BLD, self.drop(attention_BLD))))
+        return self.feed_forward(self.norm_after(h_BLD + self.drop(attention_BLD)))
 
 
 class RelativeAttention(nn.Module):
@@ -212,7 +207,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        self.norm_before, self.residual, self.norm_after = make_residual(config)
+        self.norm_before, self.norm_after = make_norms(config)
         self.net = nn.Sequential(
             Linear(config.d_model, config.inner_width),
             nn.ReLU(),
@@ -222,4 +217,4 @@ class FeedForward(nn.Module):
         )
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        return self.norm_after(self.residual(h_BLD, self.net(self.norm_before(h_BLD))))
+        return self.norm_after(h_BLD + self.net(self.norm_before(h_BLD)))

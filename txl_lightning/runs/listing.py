@@ -14,8 +14,8 @@ from .folder import CONFIG, METRICS, STATE
 from .metrics_table import RunMetrics, read_metrics
 
 STATE_SHAPE = {"state": str, "step": int, "parameters": int, "host": str, "pid": int}
-RESULTS_SHAPE = {"tokens": int, "seconds": float, "validations": {...: {"step": float, ...: float}}}
-"""Also in run.json, but not of runs of release 0.2.0; validations only without loggers."""
+STATE_SHAPE |= {"tokens": int, "seconds": float}
+STATE_SHAPE["validations"] = {...: {"step": float, ...: float}}  # only without loggers
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Run:
     folder: Path
     settings: dict[str, Any]
     metrics: RunMetrics
-    status: dict[str, Any]  # of run.json; empty for runs of earlier releases, which have none
+    status: dict[str, Any]  # of run.json
 
     @property
     def state(self) -> str:
-        status = self.status or {"state": "", "host": ""}
+        status = self.status
         # A killed process leaves its last state.
         is_local = status["state"] == "training" and status["host"] == host_name()
         return "killed" if is_local and not is_running(status["pid"]) else status["state"]
@@ -37,25 +37,23 @@ class Run:
     @property
     def facts(self) -> dict[str, str]:
         """The values by which runs are compared, as text by label; missing ones are left out."""
-        steps = [self.status.get("step", 0), *(row["step"] for row in self.metrics.rows[-1:])]
+        steps = [self.status["step"], *(row["step"] for row in self.metrics.rows[-1:])]
         facts = {"state": self.state, "steps": f"{max(steps):,.0f}"}
-        if self.status:
-            facts["parameters"] = f"{self.status['parameters']:,}"
+        facts["parameters"] = f"{self.status['parameters']:,}"
         return facts | self.metrics.headlines
 
 
 def find_runs(root: str, key: str) -> list[Path]:
     """Return the folders of runs in a folder, or itself, the one written last at the end."""
-    configs = local_path(key, root).rglob(CONFIG)
-    folders = [path.parent for path in configs if find_write_time(path.parent)]
+    folders = [path.parent for path in local_path(key, root).rglob(STATE)]
     require(bool(folders), key, root, "a folder with runs, which fit writes")
     return sorted(folders, key=lambda folder: (find_write_time(folder), folder))
 
 
 def find_write_time(folder: Path) -> float:
-    """Return when a run was last written to, in seconds since 1970; 0 for any other folder."""
+    """Return when a run was last written to, in seconds since 1970."""
     files = [folder / name for name in (STATE, METRICS)]
-    return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
+    return max(file.stat().st_mtime for file in files if file.is_file())
 
 
 def load_run(folder: Path) -> Run:
@@ -64,9 +62,7 @@ def load_run(folder: Path) -> Run:
         settings = flatten_settings(load_yaml(config.read_bytes()))
     except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise DataError(f"{config}: damaged, or not what fit wrote") from error
-    status = read_json(state, STATE_SHAPE) if state.is_file() else {}
-    if "tokens" in status:
-        read_json(state, RESULTS_SHAPE)
+    status = read_json(state, STATE_SHAPE)
     return Run(folder, settings, read_metrics(folder, state=status), status)
 
 

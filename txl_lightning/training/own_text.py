@@ -1,7 +1,7 @@
 """Defaults of fit on a text of one's own: a recipe by size, within 2 % of the best measured.
 
-experiments/README.md has the table ("The first result"). Options and configs override each part; a
-config that sets a network or an optimizer has a recipe of its own.
+docs/engineering-log.md has the table ("Which settings make the best model"). Options and configs
+override each part; a config that sets a network or an optimizer has a recipe of its own.
 """
 
 import math

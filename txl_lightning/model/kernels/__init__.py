@@ -17,7 +17,7 @@ REASONS = {
     "sdpa": "as fast as others on a GPU, or faster; torch.compile fuses its elementwise operations",
     "per_head": "the fastest on a CPU; torch.compile cannot trace it",
 }
-"""Reasons for the choices below, measured in experiments/README.md and experiments/gpu."""
+"""Reasons for the choices below, measured in docs/engineering-log.md and experiments/gpu."""
 
 
 def choose_kernel(device: torch.device, is_compiled: bool = False) -> str:
