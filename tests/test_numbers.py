@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -161,7 +161,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
             *(log(QUICKSTART, phrase) for phrase in printed),
             log("max_steps 2549", "after 2,549 steps"),
             f"{adapted('static')} and {adapted('`--cache_len 20000 --rate 0.1`')} bits per byte",
-            log("1.827 on the test text, 1.904 without memory", "gave 1.827 and 1.904 bits per byte"),
+            log("1.827 on the test text, 1.904 without memory", "gave 1.827 and 1.904 bits"),
             log("planned 980 steps", "980 steps"),
         ],
         "docs/questions.md": [
