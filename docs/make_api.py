@@ -19,7 +19,7 @@ GROUPS = {
     "Text": ("CorpusDataModule", "Stream", "Segment"),
     "Network": ("TransformerXLConfig", "TransformerXL", "Memory", "KeyValueCache"),
     "Training": ("LanguageModel", "OptimConfig"),
-    "Evaluation and generation": ("load", "stream_nats", "generate", "score"),
+    "Evaluation and generation": ("load", "stream_nats", "Adaptation", "generate", "score"),
 }
 HEAD = """# Public names
 

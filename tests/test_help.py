@@ -163,6 +163,28 @@ def test_help_of_fit_is_short_and_names_the_full_one(helps):
     assert "--help full prints all" in helps["fit"]
 
 
+def test_groups_of_options_are_named_for_people(helps):
+    titles = re.findall(r"^(\S.*):$", helps["fit"], re.MULTILINE)
+    assert titles == [
+        "options",
+        "Network",
+        "Evaluation and compilation",
+        "Optimizer and schedule",
+        "Data",
+        "Duration of a run",
+        "Trainer",
+    ]
+
+
+def test_the_first_lines_say_what_to_do_first_and_their_commands_parse(capsys, parse_fit):
+    entry.run([])
+    text = capsys.readouterr().out
+    lines = re.findall(r"^  txl-lightning (.+?) {2,}", text.split("Commands:")[0], re.MULTILINE)
+    names = [shlex.split(line)[0] for line in lines]
+    assert names == ["quickstart", "fit", "generate"]
+    assert parse_fit(*shlex.split(lines[1])[1:])
+
+
 def test_the_version_is_printed(capsys):
     entry.run(["--version"])
     assert capsys.readouterr().out == f"txl-lightning {txl_lightning.__version__}\n"

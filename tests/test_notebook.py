@@ -34,3 +34,11 @@ def test_the_notebook_runs_anywhere_in_a_short_time(repository, tmp_path):
     assert n_picture == 3
     kinds = ("1,003,854 characters", "memory of 256", "continued ---", "report.html", "test/nats")
     assert [kind for kind in kinds if not any(kind in text for text in texts)] == []
+
+
+def test_the_notebook_shows_what_memory_is_worth():
+    texts, n_picture = read_outputs(DOCS / "notebook.ipynb")
+    assert n_picture == 3
+    [losses] = [text for text in texts if text.startswith("memory of   0")]
+    nats = [float(line.split(": ")[1].split()[0]) for line in losses.splitlines()]
+    assert nats[0] - nats[5] > 0.05, "a memory of 64 beside none"

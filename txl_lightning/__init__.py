@@ -12,7 +12,7 @@ if os.name == "nt":
     )
 
 HOMES = {
-    "Adaptation": "model",
+    "Adaptation": "model.adaptation",
     "CorpusDataModule": "data.datamodule",
     "KeyValueCache": "model",
     "LanguageModel": "training",

@@ -279,9 +279,18 @@ def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:
     return settings.values, others
 
 
+FIRST_STEPS = {
+    "quickstart": "train for five minutes on the source of this Python, and test",
+    "fit --data.path my.txt": "train on a text of yours; prints the run's folder, RUN",
+    'generate RUN "Once upon"': "continue a prompt",
+}
+
+
 def list_commands() -> str:
-    """Return the usage of the program: a line for each command."""
+    """Return the usage of the program: what to do first, and a line for each command."""
+    first = [f"  {PROGRAM} {command:25} {text}" for command, text in FIRST_STEPS.items()]
     lines = [f"  {name:13}{command.summary}" for name, command in COMMANDS.items()]
-    usage = f"usage: {PROGRAM} COMMAND [options]\n"
+    usage = f"usage: {PROGRAM} COMMAND [options]\n\nBegin with:"
     own = "--allow_imports PACKAGE lets settings and checkpoints name classes of your package."
-    return "\n".join([usage, *lines, "\nCOMMAND --help lists its options.", own])
+    options = "\nCOMMAND --help lists its options."
+    return "\n".join([usage, *first, "\nCommands:", *lines, options, own])

@@ -71,6 +71,14 @@ FIT_ONLY = (
 """Beginnings of the options that only fit uses."""
 FOLDERS = ("default_root_dir", "dir", "dirpath", "root_dir", "save_dir")
 """Settings of the Trainer, of its loggers, callbacks and profilers that name a folder."""
+GROUPS = {
+    "model.net": "Network",
+    "model": "Evaluation and compilation",
+    "data": "Data",
+    "checkpoint": "Checkpoints",
+    "trainer": "Trainer",
+}
+"""Titles in the help; others are the first lines of docstrings."""
 WITHOUT_EFFECT = ("weights_only", "verbose", "return_predictions")
 """Options of Lightning whose values are fixed."""
 DESCRIPTION = """Every setting is also a key of a YAML file: --config FILE, once or several times.
@@ -135,6 +143,8 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
     parser.add_method_arguments(Trainer, command, as_group=False, skip=RUN_ARGUMENTS)
     defaults = TRAINER_DEFAULTS | {"default_root_dir": RUNS if command == "fit" else None}
     parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
+    for key, title in GROUPS.items():
+        parser.groups[key].title = title
     return parser
 
 
