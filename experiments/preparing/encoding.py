@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.preparing.measure import write_source
-from txl_lightning.data.documents import whole_file
-from txl_lightning.data.store import encode_slices
+from txl_lightning.data.recipe import encode_slices
+from txl_lightning.data.text_files import whole_file
 from txl_lightning.data.vocab import SubwordOptions, WordOptions, Words, train_subwords
 
 PIECE = 100_000
@@ -39,7 +39,7 @@ def main() -> None:
         for unit, texts in ((None, pieces), ("lines", lines)):
             for name, vocab in (("words", words), ("bpe", bpe)):
                 Path(folder, "vocab.json").write_text(vocab.to_json())
-                how = (Path(folder), slices, unit, map, lambda _: None)
+                how = (slices, Path(folder, "vocab.json"), unit, 1, lambda _: None)
                 report(name, unit, args.megabytes, lambda how=how: sum(
                     len(ids) for ids, _ in encode_slices(*how)
                 ))  # fmt: skip
