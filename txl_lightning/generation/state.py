@@ -15,7 +15,8 @@ from torch import Tensor
 from ..errors import NonFiniteError, require
 from ..model import EvalLengths, Network, Reader, find_device
 from ..model.adaptation import Adaptation, AdaptedMemory, make_adapted_reader
-from ..model.contract import AnyMemory, is_transformer_xl
+from ..model.config import is_transformer_xl
+from ..model.contract import AnyMemory
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
 

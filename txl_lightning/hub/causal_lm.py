@@ -24,7 +24,8 @@ from ..data.vocab import Vocabulary
 from ..errors import require
 from ..generation.state import SEGMENT_LEN, find_missing_memory
 from ..model import CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
-from ..model.contract import CLASS, AnyMemory, describe_config, require_transformer_xl
+from ..model.config import CLASS, describe_config, require_transformer_xl
+from ..model.contract import AnyMemory
 from ..runs.folder import KEY
 
 FILES = ("*.json", "model.safetensors", "pytorch_model.bin", "vocab.txt")

@@ -1,16 +1,20 @@
 """Configuration of the network, with the names of the original code."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from __future__ import annotations
 
-from ..errors import convert_fields, require
-from ..imports import is_class_path
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from ..errors import convert_fields, require, to_plain
+from ..imports import import_class, is_class_path
 
 if TYPE_CHECKING:
     from .contract import Network, NetworkConfig
 
+CLASS = "class_path"
+"""Key of the settings that names the class of a config other than TransformerXLConfig."""
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
 MAX_LAYERS = 10_000  # more than any real network has; building even this many takes only seconds
@@ -141,7 +145,7 @@ class TransformerXLConfig:
         narrow = f"small enough for the last cluster to have a width (the first has {width})"
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
-    def build(self) -> "Network":
+    def build(self) -> Network:
         """Return a new network."""
         from .transformer_xl import TransformerXL
 
@@ -232,7 +236,7 @@ class EvalLengths:
             value = getattr(self, field)
             require(is_at_least(least, value), field, value, expected)
 
-    def resolve(self, config: "NetworkConfig") -> ContextLengths:
+    def resolve(self, config: NetworkConfig) -> ContextLengths:
         """Return these lengths, or those of training; ValueError for one that is not a setting."""
         given, kind = vars(self), type(config).__name__
         for name, value in given.items():
@@ -249,3 +253,38 @@ def is_at_least(least: int, value: int | None) -> bool:
 
 
 AS_TRAINED = EvalLengths()  # made here, because torch.compile cannot trace the checks of a new one
+
+
+def make_config(settings: Mapping[str, Any]) -> NetworkConfig:
+    """Return the config of plain settings: TransformerXLConfig, unless they name another class."""
+    values = {name: settings[name] for name in settings if name != CLASS}
+    return find_config_class(settings.get(CLASS))(**values)
+
+
+def find_config_class(name: str | None) -> type[NetworkConfig]:
+    """Import a class of configs by its name; None is TransformerXLConfig."""
+    if name is None:
+        return TransformerXLConfig
+    kind, expected = import_class(CLASS, name), "a dataclass with n_token, mem_len and build()"
+    is_config = is_dataclass(kind) and {"n_token", "mem_len", "build"} <= {*dir(kind)}
+    require(is_config, CLASS, name, expected)
+    return kind
+
+
+def describe_config(config: NetworkConfig) -> dict[str, Any]:
+    """Return settings for checkpoints and YAML files: plain values, lists instead of tuples."""
+    kind, values = type(config), {name: to_plain(v) for name, v in asdict(config).items()}
+    if kind is TransformerXLConfig:
+        return values
+    return {CLASS: f"{kind.__module__}.{kind.__qualname__}"} | values
+
+
+def is_transformer_xl(net: Network) -> bool:
+    """Return True for a network whose layers are known; those of a derived config may differ."""
+    return type(net.config) is TransformerXLConfig
+
+
+def require_transformer_xl(net: Network, key: str, value: object) -> None:
+    """Refuse an optional part that other networks do not have."""
+    expected = f"a network of TransformerXLConfig, as {type(net).__name__} does not have this"
+    require(is_transformer_xl(net), key, value, expected)

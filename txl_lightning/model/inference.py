@@ -12,18 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import require
-from .config import AS_TRAINED, EvalLengths, SameLength
-from .contract import AnyMemory, Network, PlainReader, is_transformer_xl
-from .kernels.cached import Mask, Workspace, attend, lay_out_terms
-from .memory import Memory, attention_mask, count_filled, farthest_state
+from .config import AS_TRAINED, EvalLengths, SameLength, is_transformer_xl, require_transformer_xl
+from .contract import AnyMemory, Network, PlainReader
+from .kernels.cached import Workspace, attend, lay_out_terms
+from .memory import Mask, Memory, attention_mask, count_filled, farthest_state
+from .parts import PackedLinear, is_onednn_faster
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
 
+Weights = Literal["float32", "bf16"]
 MIN_SEGMENT = 256  # smallest segment length for which slots and distance terms are prepared
 FIRST_CAPACITY = 8192  # number of states for which they are prepared at first, if mem_len is larger
 
@@ -280,3 +283,43 @@ def eval_mode(module: nn.Module) -> Iterator[nn.Module]:
         yield module.eval()
     finally:
         module.train(was_training)
+
+
+def pack_weights(net: TransformerXL, weights: Weights) -> TransformerXL:
+    """Return the network after packing its layers' weights for a CPU, for inference only.
+
+    With bf16, the products of its layers, and cached keys and values, are in bfloat16; sums of
+    layers, norms, embeddings and softmax stay in float32. A packed network can no longer be
+    trained, saved or moved to another device.
+
+    Raises:
+        ValueError: the device does not support them.
+    """
+    require(weights in ("float32", "bf16"), "weights", weights, "one of float32, bf16")
+    if weights == "float32" and not is_transformer_xl(net):
+        return net
+    require_transformer_xl(net, "weights", weights)
+    is_cpu = net.device.type == "cpu"
+    is_float32 = is_cpu and net.compute_dtype == torch.float32
+    if weights == "float32" and not (is_float32 and is_onednn_faster()):
+        return net
+    is_supported = is_cpu and torch.backends.mkldnn.is_available()
+    if weights == "bf16":
+        # Private: no public function tells.
+        is_supported = is_supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    require(is_supported, "weights", weights, f"float32 on this {net.device.type}")
+    require(is_float32, "weights", weights, "a network in float32")
+    dtype = torch.float32 if weights == "float32" else torch.bfloat16
+    for name, module in list(net.layers.named_modules()):
+        if isinstance(module, nn.Linear):
+            net.layers.set_submodule(name, PackedLinear(module, dtype))
+    return net
+
+
+def find_device(net: nn.Module) -> torch.device:
+    return next(net.parameters()).device
+
+
+def accumulator_dtype(device: torch.device) -> torch.dtype:
+    """Return float64 for sums, or float32 on Apple's devices, which lack float64."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,4 +1,4 @@
-"""Memory of previous segments, as a value (Section 3.2).
+"""Memory of previous segments, as a value (Section 3.2), and which states a query attends to.
 
 B rows   L tokens in the segment   M in memory   S = M + L visible   T = S + 1 distances
 D width   N layers
@@ -6,6 +6,7 @@ D width   N layers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -122,6 +123,31 @@ def attention_mask(
     state_S = torch.arange(n_kept + tgt_len, device=filled_B.device)
     distance_LS = token_L[:, None] + n_kept - state_S
     return (distance_LS >= 0) & (distance_LS <= farthest_BL[:, :, None])
+
+
+class Mask:
+    """States that each query attends to, as numbers added to scores.
+
+    Args:
+        mask_BLS: True where query l attends to state s.
+        dtype: precision of the scores.
+        ranges: start and stop of ranges of states; every query attends to all states outside of
+            them. None: no such states are known.
+    """
+
+    def __init__(
+        self, mask_BLS: Tensor, dtype: torch.dtype, ranges: Sequence[tuple[int, int]] | None = None
+    ) -> None:
+        self.mask_BLS, self.has_ranges, self.parts = mask_BLS, ranges is not None, []
+        for start, stop in [(0, mask_BLS.size(-1))] if ranges is None else ranges:
+            if start < stop:
+                added_BLX = torch.where(mask_BLS[..., start:stop], 0.0, -math.inf)
+                self.parts.append((start, added_BLX.to(dtype)))
+
+    def hide_(self, score_HBLS: Tensor, rows: slice) -> None:
+        """Set masked scores of some rows to -inf."""
+        for start, added_BLX in self.parts:
+            score_HBLS.narrow(-1, start, added_BLX.size(-1)).add_(added_BLX[rows])
 
 
 def count_filled(filled_B: Tensor, mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:

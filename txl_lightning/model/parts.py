@@ -9,6 +9,7 @@ layer-normalization weights                       normal(1, init_std)
 biases                                            0
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,8 @@ from .config import TransformerXLConfig
 
 INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
 """Parameters of position schemes, except biases per distance."""
+TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
+"""Scores computed at once; on a CPU, as many as fit in the caches of a few cores."""
 PROJECTIONS = ("embedding.projections.", "head.down")
 """Name prefixes of the projections from and to the width of embeddings."""
 
@@ -122,6 +125,25 @@ def multiply_heads(x_HYA: Tensor, weight_HCA: Tensor) -> Tensor:
     if x_HYA.size(0) and uses_onednn(x_HYA, weight_HCA):
         return torch.stack([multiply(*pair) for pair in zip(x_HYA, weight_HCA, strict=True)])
     return torch.bmm(x_HYA, weight_HCA.mT)
+
+
+def tiles(
+    q_HBLK: Tensor, n_state: int, n_score: int | None = None
+) -> Iterator[tuple[slice, slice]]:
+    """Yield heads and rows computed at once: all rows of some heads, or some rows of one head.
+
+    A tile has one matrix for every core, and about TILE_SCORES scores.
+    """
+    H, B, L, _ = q_HBLK.shape
+    if not B * L:
+        return
+    n_core = torch.get_num_threads()
+    n_score = n_score or TILE_SCORES.get(q_HBLK.device.type, TILE_SCORES["elsewhere"])
+    n_matrix = max(n_score // (L * n_state) // n_core, 1) * n_core
+    n_head, n_row = max(n_matrix // B, 1), min(n_matrix, B)
+    for head in range(0, H, n_head):
+        for row in range(0, B, n_row):
+            yield slice(head, head + n_head), slice(row, row + n_row)
 
 
 class Linear(nn.Linear):

@@ -25,7 +25,7 @@ from ..files import find_config, load_yaml, local_path
 from ..imports import is_class_path
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
-from ..model.contract import CLASS, find_config_class
+from ..model.config import CLASS, find_config_class
 from .callbacks.checkpointing import CheckpointConfig
 from .callbacks.report import ReportConfig
 from .callbacks.time_budget import PlanConfig

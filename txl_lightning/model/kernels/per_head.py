@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..parts import multiply_heads, uses_onednn
+from ..memory import Mask
+from ..parts import multiply_heads, tiles, uses_onednn
 from ..positions import DistanceTerms, shift, unshift
-from .cached import Mask, tiles
 
 Tile = tuple[slice, slice]  # heads and rows
 
