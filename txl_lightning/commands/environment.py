@@ -11,6 +11,7 @@ import torch
 from ..data.settings import DataConfig
 from ..files import PACKAGE, configs_folder
 from ..machine import describe_environment
+from ..model import has_bfloat16_units
 from ..model.kernels import REASONS, choose_kernel
 from ..threads import describe_waiting
 from .inputs import pick_device
@@ -33,11 +34,13 @@ def environment_command() -> None:
             rows[name] = version(name)
         except PackageNotFoundError:
             rows[name] = "not installed"
+    rows["torch"] = torch.__version__  # with its build, as 2.13.0+cpu
     rows |= {"device": machine["device"], "cpu": f"{machine['cpu']}, {os.cpu_count()} cores"}
     rows["threads"] = f"{machine['threads']}, load {machine['load']:.1f}"
     rows["waiting threads"] = describe_waiting()
     kernel = choose_kernel(device)
     rows["kernel"] = f"{kernel}: {REASONS[kernel]}"
+    rows["bfloat16"] = "faster" if has_bfloat16_units(device) else "not faster"
     paths = {"package": PACKAGE, "configs": configs_folder(), "data": DataConfig().data_folder}
     rows |= {name: str(path.absolute()) for name, path in (paths | {"here": Path()}).items()}
     prefixes = tuple(VARIABLES.split())
