@@ -193,7 +193,7 @@ class TxlCLI(LightningCLI):
         if "adapt" in parts:
             rate, n_row = parts.adapt.rate, parts.data.config.eval_batch_size
             is_possible = not rate or n_row == 1
-            errors.require(is_possible, "adapt.rate", rate, "null, or data.eval_batch_size 1")
+            errors.require(is_possible, "adapt.rate", rate, "0, or data.eval_batch_size 1")
             self.model.memory_bank.adaptation = parts.adapt if parts.adapt.adapts else None
 
     def instantiate_trainer(self, **_: Any) -> Trainer:
