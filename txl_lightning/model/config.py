@@ -126,7 +126,8 @@ class TransformerXLConfig:
         yield self.d_model % 2 == 0, "d_model", "an even number"
         divides = self.d_head is not None or self.d_model % self.n_head == 0
         yield divides, "d_model", f"a multiple of n_head ({self.n_head}), unless d_head is given"
-        is_learned, clamp_len = self.positions in LEARNED, self.clamp_len
+        is_learned = self.positions in LEARNED
+        clamp_len = self.clamp_len
         schemes = get_args(Positions)
         is_scheme = self.positions in schemes or is_class_path(self.positions)
         expected = f"{', '.join(schemes)}, or a class such as my_package.MyScheme"
@@ -137,7 +138,8 @@ class TransformerXLConfig:
         least, null = (0, "") if is_learned else (1, ", or null")
         yield is_at_least(least, clamp_len), "clamp_len", f"at least {least}{null}"
         # The network checks that the last cluster has tokens: n_token may be set later.
-        starts, width = (0, *self.cutoffs), self.embed_width
+        starts = (0, *self.cutoffs)
+        width = self.embed_width
         yield all(a < b for a, b in pairwise(starts)), "cutoffs", "increasing, greater than 0"
         each = f"one for each of {len(starts)} clusters, or none"
         yield len(self.tie_projs) in (0, len(starts)), "tie_projs", each
@@ -198,7 +200,8 @@ class TransformerXLConfig:
         """
         if self.cutoffs:
             return None
-        inner, n_visible = self.n_head * self.head_width, self.mem_len + (tgt_len + 1) / 2
+        inner = self.n_head * self.head_width
+        n_visible = self.mem_len + (tgt_len + 1) / 2
         weights = self.d_model * (4 * inner + 2 * self.inner_width)
         # Scores by content, scores by distance, and the sum of values.
         attention = 3 * inner * n_visible
@@ -238,7 +241,8 @@ class EvalLengths:
 
     def resolve(self, config: NetworkConfig) -> ContextLengths:
         """Return these lengths, or those of training; ValueError for one that is not a setting."""
-        given, kind = vars(self), type(config).__name__
+        given = vars(self)
+        kind = type(config).__name__
         for name, value in given.items():
             is_setting = value is None or hasattr(config, name)
             require(is_setting, name, value, f"null, as {kind} has no {name}")
@@ -265,7 +269,8 @@ def find_config_class(name: str | None) -> type[NetworkConfig]:
     """Import a class of configs by its name; None is TransformerXLConfig."""
     if name is None:
         return TransformerXLConfig
-    kind, expected = import_class(CLASS, name), "a dataclass with n_token, mem_len and build()"
+    kind = import_class(CLASS, name)
+    expected = "a dataclass with n_token, mem_len and build()"
     is_config = is_dataclass(kind) and {"n_token", "mem_len", "build"} <= {*dir(kind)}
     require(is_config, CLASS, name, expected)
     return kind
@@ -273,7 +278,8 @@ def find_config_class(name: str | None) -> type[NetworkConfig]:
 
 def describe_config(config: NetworkConfig) -> dict[str, Any]:
     """Return settings for checkpoints and YAML files: plain values, lists instead of tuples."""
-    kind, values = type(config), {name: to_plain(v) for name, v in asdict(config).items()}
+    kind = type(config)
+    values = {name: to_plain(v) for name, v in asdict(config).items()}
     if kind is TransformerXLConfig:
         return values
     return {CLASS: f"{kind.__module__}.{kind.__qualname__}"} | values

@@ -110,8 +110,10 @@ class PlainReader:
     """A network of any kind with the methods of a `CachedReader`; its states may be its logits."""
 
     def __init__(self, net: Network) -> None:
-        self.net, self.config = net, net.config
-        self.empty_memory, self.loss = net.empty_memory, net.loss
+        self.net = net
+        self.config = net.config
+        self.empty_memory = net.empty_memory
+        self.loss = net.loss
         self.hidden, head = (net.hidden, net.head) if has_states(net) else (net, nn.Identity())
         self.head = PlainSoftmax(head)
 

@@ -39,13 +39,16 @@ class CachedReader:
     """
 
     def __init__(self, net: TransformerXL) -> None:
-        self.net, self.config, self.head = net, net.config, net.head
+        self.net = net
+        self.config = net.config
+        self.head = net.head
         self.workspace = Workspace()
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
         """Return an empty cache, or an empty `Memory` where a cache is impossible."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
-        config, weight = self.config, next(self.net.layers[0].parameters())
+        config = self.config
+        weight = next(self.net.layers[0].parameters())
         # The keys of a state change from segment to segment.
         changing = config.is_absolute or config.memory_source == "same_layer"
         # FSDP2 gathers a layer's weights, which are DTensors, only for the layer's own forward;
@@ -62,7 +65,8 @@ class CachedReader:
         return KeyValueCache(Buffer(k_NHBKC, k_NHBKC.mT, 0), 0, 0, filled_B, *use)
 
     # Both read `hidden` and `head` only.
-    __call__, loss = TransformerXL.forward, TransformerXL.loss
+    __call__ = TransformerXL.forward
+    loss = TransformerXL.loss
 
     def hidden(
         self,
@@ -83,7 +87,8 @@ class CachedReader:
         require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         if torch.is_grad_enabled() or self.net.training:
             raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
-        n_row, tokens = memory.batch_size, f"{batch_size}, those of the tokens"
+        n_row = memory.batch_size
+        tokens = f"{batch_size}, those of the tokens"
         require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
         n_layer, n_head, _, head_width, _ = memory.buffer.k_NHBKC.shape
         sizes = n_layer, n_head, head_width
@@ -106,7 +111,8 @@ def read_layer(
     layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask, workspace: Workspace
 ) -> Tensor:
     """Return the output of `layer` for a segment, after writing the segment's keys and values."""
-    attention, (k_HBKS, value_HBSK, terms) = layer.attention, cached
+    attention = layer.attention
+    (k_HBKS, value_HBSK, terms) = cached
     normed_BLD = layer.norm_before(h_BLD)
     new_BLHK = attention.kv_net(normed_BLD).unflatten(-1, (2, *attention.heads)).unbind(2)
     k_BSHK, value_BSHK = k_HBKS.permute(1, 3, 0, 2), value_HBSK.permute(1, 2, 0, 3)
@@ -176,7 +182,8 @@ class KeyValueCache:
 
     def restore(self, tensors: dict[str, Tensor]) -> KeyValueCache:
         """Return the cache saved by `tensors`, with the lengths of this one."""
-        n_kept, filled_B = tensors["k_NHBKM"].size(-1), tensors["filled_B"]
+        n_kept = tensors["k_NHBKM"].size(-1)
+        filled_B = tensors["filled_B"]
         return replace(
             self,
             buffer=Buffer(tensors["k_NHBKM"], tensors["v_NHBMK"], used=n_kept),
@@ -237,9 +244,11 @@ class KeyValueCache:
 
     def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Mask:
         """Return which of the S states each query attends to: a band if all rows are equal."""
-        farthest, n_state = farthest_state(self.same_length, self.mem_len), self.n_kept + tgt_len
+        farthest = farthest_state(self.same_length, self.mem_len)
+        n_state = self.n_kept + tgt_len
         mask_BLS = attention_mask(self.filled_B, self.n_kept, tgt_len, farthest, doc_pos_BL)
-        is_band, dtype = self.is_even, self.buffer.k_NHBKC.dtype
+        is_band = self.is_even
+        dtype = self.buffer.k_NHBKC.dtype
         if is_band and doc_pos_BL is not None:
             token_L = torch.arange(tgt_len, device=doc_pos_BL.device)
             is_band = read_on_cpu((doc_pos_BL >= token_L + self.n_kept).all())
@@ -252,7 +261,8 @@ class KeyValueCache:
         """Return the cache after a segment, without the last n_reread tokens."""
         n_kept = min(self.n_kept + tgt_len - n_reread, self.mem_len)
         self.buffer.used = end = self.end + tgt_len - n_reread
-        is_even, filled_B = True, torch.full_like(self.filled_B, n_kept)
+        is_even = True
+        filled_B = torch.full_like(self.filled_B, n_kept)
         # Of a band, all rows have the same states.
         if not mask.has_ranges:
             filled_B = count_filled(self.filled_B, mask.mask_BLS, n_reread, self.mem_len)

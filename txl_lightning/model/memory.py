@@ -42,7 +42,8 @@ class Memory:
         require(is_each, "filled_B", self.filled_B.shape, "a number for each row of h_NBMD")
         # Reading values would synchronize a GPU, and is impossible in a compiled graph.
         if self.filled_B.is_cpu and not torch.compiler.is_compiling():
-            filled, most = self.filled_B.tolist(), self.mem_len
+            filled = self.filled_B.tolist()
+            most = self.mem_len
             is_there = min(filled, default=0) >= 0 and max(filled, default=0) <= most
             require(is_there, "filled_B", filled, f"0 to {most}, the number of states")
 
@@ -61,7 +62,8 @@ class Memory:
 
     def distances(self, tgt_len: int) -> Tensor:
         """Return distance_T: the relative distances S, ..., 0, clamped to clamp_len."""
-        farthest, device = self.mem_len + tgt_len, self.filled_B.device
+        farthest = self.mem_len + tgt_len
+        device = self.filled_B.device
         return torch.arange(farthest, -1, -1, device=device).clamp(min=0, max=self.clamp_len)
 
     def update(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
@@ -80,7 +82,8 @@ class Memory:
 
     def resize(self, lengths: ContextLengths) -> Memory:
         """Return a memory of other lengths with the newest of these states."""
-        h_NBMD, n_new = self.h_NBMD, lengths.mem_len - self.mem_len
+        h_NBMD = self.h_NBMD
+        n_new = lengths.mem_len - self.mem_len
         if n_new:
             # Negative padding removes entries.
             h_NBMD = F.pad(h_NBMD, (0, 0, n_new, 0))
@@ -138,7 +141,9 @@ class Mask:
     def __init__(
         self, mask_BLS: Tensor, dtype: torch.dtype, ranges: Sequence[tuple[int, int]] | None = None
     ) -> None:
-        self.mask_BLS, self.has_ranges, self.parts = mask_BLS, ranges is not None, []
+        self.mask_BLS = mask_BLS
+        self.has_ranges = ranges is not None
+        self.parts = []
         for start, stop in [(0, mask_BLS.size(-1))] if ranges is None else ranges:
             if start < stop:
                 added_BLX = torch.where(mask_BLS[..., start:stop], 0.0, -math.inf)

@@ -19,7 +19,8 @@ from ..positions import DistanceTerms, shift
 
 def lay_out_terms(terms: DistanceTerms, values: Tensor) -> DistanceTerms:
     """Return terms in the layout of `attend`: contiguous distances, biases over sqrt(K)."""
-    scale, r_THK = values.size(-1) ** -0.5, terms.r_THK
+    scale = values.size(-1) ** -0.5
+    r_THK = terms.r_THK
     if r_THK is not None:
         # Autocast does not convert products with `out=`.
         r_THK = r_THK.permute(1, 2, 0).to(values.dtype).contiguous().permute(2, 0, 1)
@@ -36,7 +37,8 @@ class Workspace:
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return an uninitialized tensor, valid until the next call with this name."""
-        count, tensor = math.prod(shape), self.tensors.get(name)
+        count = math.prod(shape)
+        tensor = self.tensors.get(name)
         if tensor is None or tensor.numel() < count or tensor.dtype != like.dtype:
             # A tensor made under inference_mode could not be written to outside of it.
             with torch.inference_mode(False):
@@ -55,7 +57,8 @@ def attend(
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     # Autocast may have changed since the cache was written.
-    q_HBLK, n_state = q_BLHK.permute(2, 0, 1, 3).to(k_BSHK.dtype), k_BSHK.size(1)
+    q_HBLK = q_BLHK.permute(2, 0, 1, 3).to(k_BSHK.dtype)
+    n_state = k_BSHK.size(1)
     content_HBLK, distance_HBLK = (scale_query(q_HBLK, bias) for bias in (terms.u_HK, terms.v_HK))
     k_HBKS, value_HBSK = k_BSHK.permute(2, 0, 3, 1), value_BSHK.permute(2, 0, 1, 3)
     out_HBLK = torch.empty_like(content_HBLK)
@@ -74,7 +77,8 @@ def attend(
 
 def scale_query(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
     """Return queries over sqrt(K) plus a bias that is already scaled, head by head."""
-    scale, out = q_HBLK.size(-1) ** -0.5, q_HBLK.new_empty(q_HBLK.shape)
+    scale = q_HBLK.size(-1) ** -0.5
+    out = q_HBLK.new_empty(q_HBLK.shape)
     if bias_HK is None:
         return torch.mul(q_HBLK, scale, out=out)
     return torch.add(bias_HK[:, None, None], q_HBLK, alpha=scale, out=out)
@@ -84,7 +88,8 @@ def shifted_scores(
     q_HBLK: Tensor, n_state: int, terms: DistanceTerms, heads: slice, workspace: Workspace
 ) -> Tensor:
     """Return (b) + (d) of some heads and rows for each state: score_HBLS."""
-    (H, B, L, _), n_near = q_HBLK.shape, terms.n_distance
+    (H, B, L, _) = q_HBLK.shape
+    n_near = terms.n_distance
     score_HBLS = workspace.get("scores", (H, B, L, n_state), q_HBLK)
     if not n_near:
         return score_HBLS.zero_()
@@ -95,7 +100,8 @@ def shifted_scores(
         torch.bmm(q_HBLK.flatten(1, 2), terms.r_THK.permute(1, 2, 0)[heads], out=near_HYE)
     if terms.b_TH is not None:
         near_HYE.add_(terms.b_TH.t()[heads, None])
-    near_HBLE, n_far = near_HYE.view(H, B, L, n_near), n_state + 1 - n_near
+    near_HBLE = near_HYE.view(H, B, L, n_near)
+    n_far = n_state + 1 - n_near
     score_HBLS[..., n_far:] = shift(near_HBLE)
     if n_far:
         score_HBLS[..., :n_far] = near_HBLE[..., :1]
