@@ -37,12 +37,18 @@ def count_xz(text: bytes) -> int:
     return len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))
 
 
-def count_ppmd(text: bytes) -> int:
+def count_ppmd(text: bytes, order: int = ORDER) -> int:
     # A package of the development environment alone.
     from pyppmd import Ppmd7Encoder
 
-    encoder = Ppmd7Encoder(ORDER, MEMORY)
+    encoder = Ppmd7Encoder(order, MEMORY)
     return len(encoder.encode(text)) + len(encoder.flush())
+
+
+def count_bits_by_ppmd(text: bytes, before: bytes, order: int) -> float:
+    """Return PPMd's bits per byte of a text after another one, with contexts of `order` bytes."""
+    n_byte = count_ppmd(before + text, order) - (count_ppmd(before, order) if before else 0)
+    return 8 * n_byte / len(text)
 
 
 COUNT = {"xz": count_xz, "ppmd": count_ppmd}

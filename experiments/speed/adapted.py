@@ -17,8 +17,7 @@ import torch
 import yaml
 
 from txl_lightning import TransformerXL, TransformerXLConfig
-from txl_lightning.model import Adaptation
-from txl_lightning.model.adaptation import AdaptedReader, make_adapted_reader
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader, make_adapted_reader
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 N_TOKEN, SEGMENT = 4096, 64

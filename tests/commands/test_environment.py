@@ -22,6 +22,7 @@ def test_environment_prints_versions_device_kernels_and_paths(txl, monkeypatch):
     assert facts["txl-lightning"].startswith(f"{txl_lightning.__version__}, commit ")
     assert (facts["torch"], facts["data"]) == (torch.__version__, "/big/disk")
     assert facts["threads"].startswith(f"{torch.get_num_threads()}, load")
+    assert facts["bfloat16"] in ("faster", "not faster")
     assert facts["here"] == os.getcwd()
     if not torch.cuda.is_available():
         assert facts["kernel"].startswith("per_head: the fastest on a CPU")

@@ -12,7 +12,29 @@ from torch.utils.checkpoint import checkpoint
 
 from txl_lightning.model import CachedReader, pack_weights
 from txl_lightning.model.parts import PackedLinear
-from txl_lightning.model.precision import call_as_traced, call_with_weights_in
+from txl_lightning.model.precision import (
+    call_as_traced,
+    call_with_weights_in,
+    has_bfloat16_units,
+)
+
+INSTRUCTIONS = {"avx512_bf16": True, "amx_bf16": False}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"cpu_name": "Intel Xeon", **INSTRUCTIONS}, False),
+        ({"cpu_name": "Intel Xeon", **INSTRUCTIONS, "amx_bf16": True}, True),
+        ({"cpu_name": "AMD EPYC-Zen4", **INSTRUCTIONS}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": False}, False),
+        ({}, False),
+    ],
+)
+def test_bfloat16_is_chosen_where_the_units_multiply_it_faster(monkeypatch, capabilities, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert has_bfloat16_units(torch.device("cpu")) is expected
+    assert has_bfloat16_units(torch.device("cuda"))
 
 
 @pytest.mark.bfloat16

@@ -11,6 +11,7 @@ import torch
 from ..data.settings import DataConfig
 from ..files import PACKAGE, configs_folder
 from ..machine import describe_environment
+from ..model import has_bfloat16_units
 from ..model.kernels import REASONS, choose_kernel
 from ..threads import describe_waiting
 from .inputs import pick_device
@@ -38,6 +39,7 @@ def environment_command() -> None:
     rows["waiting threads"] = describe_waiting()
     kernel = choose_kernel(device)
     rows["kernel"] = f"{kernel}: {REASONS[kernel]}"
+    rows["bfloat16"] = "faster" if has_bfloat16_units(device) else "not faster"
     paths = {"package": PACKAGE, "configs": configs_folder(), "data": DataConfig().data_folder}
     rows |= {name: str(path.absolute()) for name, path in (paths | {"here": Path()}).items()}
     prefixes = tuple(VARIABLES.split())

@@ -1,0 +1,120 @@
+"""What do a cache and gradient steps at evaluation save, and is that enough to beat PPMd?
+
+    python -m experiments.adaptation.run [--seeds 1 2 3] [--only KIND ...] [--fast]
+
+The quickstart's network with the recipe of each text's size, for the steps that five minutes took
+on two cores: Python source (10 MB), novels (10 MB, the first of novels98), a novel, and Tiny
+Shakespeare. `evaluate --adapt auto` chooses rate, theta and weight on the validation text. The
+test text is read in one row: static, with the chosen rate alone, with the chosen cache alone, and
+with both. PPMd has the order, of ORDERS, that is best on the validation text.
+"""
+
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from experiments import common, compressors
+from experiments.novels.run import BOOK
+from txl_lightning.data.settings import DataConfig
+
+STEPS, SEGMENT, SECONDS = 2549, 64, 90
+OPTIONS = {
+    "config": "configs/quickstart.yaml",
+    "plan.minutes": None,
+    "trainer.max_steps": STEPS,
+    "trainer.val_check_interval": STEPS // 5,
+    "checkpoint.every_n_steps": 300,
+}
+# As txl_lightning/training/own_text.py chooses for texts of up to 3 MB.
+SMALL = {"data.subwords.n_token": 2048, "model.net.dropout": 0.1, "data.restart_len": 512}
+KINDS: dict[str, dict[str, Any]] = {
+    "python source": {},
+    "novels": {"data.restart_len": 512},
+    "novel": SMALL,
+    "shakespeare": SMALL | {"data.corpus": "tiny_shakespeare", "data.split": [0.9, 0.05, 0.05]},
+}
+NOVELS_BYTES = 10_000_000
+ORDERS = (4, 6, 8, 16)
+PARTS = {"static": (), "steps": ("rate",), "cache": ("cache_len", "cache_theta", "cache_weight")}
+"""Fields of an adaptation by the way of reading; "both" has all."""
+
+
+def main() -> None:
+    """Compress each text; train with each seed, and score the test text in each way."""
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
+    for kind in args.only:
+        common.measure_once(args, f"ppmd {kind}", compress, kind)
+    common.measure_kinds(args, measure)
+
+
+def choose_text(args: Namespace, kind: str) -> dict[str, Any]:
+    """Return options of a text."""
+    options = dict(KINDS[kind])
+    folder = DataConfig().data_folder / "novels98"
+    if args.fast:
+        options.pop("data.corpus", None)
+        options |= {"data.path": str(common.REPOSITORY / "CONTRIBUTING.md")}
+    elif kind == "novel":
+        options |= {"data.path": str(folder / "test" / BOOK)}
+    elif kind == "novels":
+        options |= {"data.path": str(copy_novels(folder / "train", args.runs / "novels"))}
+    return options
+
+
+def copy_novels(source: Path, target: Path) -> Path:
+    """Copy the first novels of at most NOVELS_BYTES together to a folder."""
+    target.mkdir(parents=True, exist_ok=True)
+    n_byte = 0
+    for path in sorted(source.glob("*.txt")):
+        n_byte += path.stat().st_size
+        if n_byte > NOVELS_BYTES:
+            break
+        shutil.copyfile(path, target / path.name)
+    return target
+
+
+def compress(args: Namespace, kind: str) -> dict[str, Any]:
+    """Return bits per byte of the test text by PPMd, alone and after the training text."""
+    options = choose_text(args, kind)
+    names = {"data.path": "path", "data.corpus": "corpus", "data.split": "split"}
+    given = {name: options[key] for key, name in names.items() if options.get(key)}
+    given = {"corpus": "python_source"} | given if "path" not in given else given
+    store = DataConfig(**given, vocab="bytes").open_text()
+    end = 20_000 if args.fast else None
+    train, val, test = (store.ids(split)[:end].tobytes() for split in ("train", "val", "test"))
+    bits = {order: compressors.count_bits_by_ppmd(val, train, order) for order in ORDERS}
+    order = min(ORDERS, key=bits.__getitem__)
+    return {
+        "kind": f"ppmd {kind}",
+        "text": store.manifest["text"],
+        "bytes": {"train": len(train), "val": len(val), "test": len(test)},
+        "val": {str(key): value for key, value in bits.items()},
+        "order": order,
+        "alone": compressors.count_bits_by_ppmd(test, b"", order),
+        "after": compressors.count_bits_by_ppmd(test, train, order),
+    }
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Train; return bits per byte and seconds of the test text, static and adapted."""
+    options = OPTIONS | choose_text(args, kind) | (common.FAST if args.fast else {})
+    run = common.train(args, f"{kind} {seed}", seed, options)
+    how = {"split": "test", "tgt_len": SEGMENT} | ({"max_tokens": 500} if args.fast else {})
+    auto = {"adapt": "auto", "adapt_seconds": 2 if args.fast else SECONDS}
+    tests = {"both": run.evaluate(how | auto)}
+    chosen = tests["both"]["adaptation"]
+    for name, fields in PARTS.items():
+        tests[name] = run.evaluate(how | {field: chosen[field] for field in fields})
+    found = {name: {key: test[key] for key in READ} for name, test in tests.items()}
+    fields = {"kind": kind, "seed": seed, "chosen": chosen, "steps": options["trainer.max_steps"]}
+    bits = {name: test["bits_per_byte"] for name, test in tests.items()}
+    return fields | {"bits_per_byte": bits, "tests": found} | run.describe("val/bits_per_byte")
+
+
+READ = ("tokens_scored", "seconds", "adaptation")
+"""Fields of an evaluation's record that are kept."""
+
+
+if __name__ == "__main__":
+    main()
