@@ -199,7 +199,7 @@ import shutil, sys
 from pathlib import Path
 import fsspec
 from fsspec.implementations import local
-from tests.killing import kill_at_every_line
+from tests.helpers.killing import kill_at_every_line
 from txl_lightning import files
 from txl_lightning.checkpoints import mirror
 

@@ -47,7 +47,7 @@ KILL_AT_EVERY_LINE = """
 import sys
 from pathlib import Path
 import torch
-from tests.killing import kill_at_every_line
+from tests.helpers.killing import kill_at_every_line
 from txl_lightning import files
 from txl_lightning.checkpoints import saving
 

@@ -217,7 +217,7 @@ def test_mistake_is_one_line_that_names_it(refused, options, code, message):
 KILL_AT_EVERY_LINE = """
 import sys
 from pathlib import Path
-from tests.killing import kill_at_every_line
+from tests.helpers.killing import kill_at_every_line
 from txl_lightning import files
 from txl_lightning.commands import convert
 

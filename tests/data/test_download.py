@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from txl_lightning.data import download
 from txl_lightning.data.download import RemoteFile, download_file
 from txl_lightning.errors import DataError, StorageError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import s3fs
 
-from experiments.preparing.server import Faults, serve_s3, upload_folder
+from tests.data.s3_server import Faults, serve_s3, upload_folder
 from txl_lightning.data import remote
 from txl_lightning.data.store import Store, open_store
 from txl_lightning.errors import DataError

@@ -8,7 +8,7 @@ import sys
 import pytest
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from txl_lightning.commands.sweep import print_results
 from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
 from txl_lightning.sweeps.trials import Sweep, make_command, read_metric
