@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from datetime import timedelta
 from functools import cache
 from types import UnionType
@@ -116,8 +116,11 @@ def convert_fields(config: object) -> None:
     for key, kind in resolve_types(type(config)).items():
         is_union, original = get_origin(kind) in (Union, UnionType), getattr(config, key)
         kinds = get_args(kind) if is_union else (kind,)
-        is_settings = is_dataclass(kind) and isinstance(original, dict)
-        value = kind(**original) if is_settings else original
+        value = original
+        if is_dataclass(kind) and isinstance(original, dict):
+            default = getattr(type(config), key, None)
+            is_default = default is not None and original == asdict(default)
+            value = default if is_default else kind(**original)
         if not any(is_of_type(value, each) for each in kinds):
             value = to_plain(original)
         if not any(is_of_type(value, each) for each in kinds):

@@ -16,8 +16,8 @@ from .settings import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader
 from .tasks import TaskStore
+from .text_files import save_texts
 from .tokens import SHORTEST, FixedLengths, VarlenLengths, make_order
-from .user_files import save_texts
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.eval_text import EvalText
+from ..data.store import EvalText
 from ..data.stream import IGNORED, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require

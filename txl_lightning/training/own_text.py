@@ -14,8 +14,8 @@ import torch
 from jsonargparse import Namespace
 
 from ..command_line import Parser
-from ..data.archives import UNPACKERS
-from ..data.user_files import NOT_UTF8, find_binary, list_files
+from ..data.archives import UNPACKED
+from ..data.text_files import NOT_UTF8, find_binary, list_files
 from ..errors import flatten_settings
 from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
@@ -127,7 +127,7 @@ def count_bytes(data: Namespace) -> int:
             if path.is_dir():
                 files = filter(Path.is_file, list_files(path, data_dir).values())
                 files = [
-                    file for file in files if file.suffix in UNPACKERS or find_binary(file) in read
+                    file for file in files if file.suffix in UNPACKED or find_binary(file) in read
                 ]
             n_byte += sum(file.stat().st_size for file in files)
     return n_byte

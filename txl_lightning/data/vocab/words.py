@@ -1,18 +1,22 @@
 """Words separated by white space, as in the original code."""
 
+from __future__ import annotations
+
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, repeat
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...errors import DataError, convert_fields, require, require_at_least
-from ..documents import FileSlice
 from .base import Piece, Vocabulary, decode_whole, join_documents, split_between_words
+
+if TYPE_CHECKING:
+    from ..text_files import FileSlice
 
 UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of these in the vocabulary
 
@@ -90,7 +94,7 @@ class WordOptions:
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}
 
-    def fill(self, corpus: "WordOptions | None" = None) -> "WordOptions":
+    def fill(self, corpus: WordOptions | None = None) -> WordOptions:
         """Return the options with those of a corpus, or DEFAULTS, where they are not given."""
         return WordOptions(**DEFAULTS | (corpus.given if corpus else {}) | self.given)
 
@@ -112,7 +116,7 @@ class Words(Vocabulary):
         object.__setattr__(self, "options", self.options.fill())
 
     @staticmethod
-    def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> "Words":
+    def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> Words:
         """Collect the symbols, then words by decreasing count, ties by first occurrence."""
         options, counts = options.fill(), Counter[str]()
         for document in documents:
@@ -124,7 +128,7 @@ class Words(Vocabulary):
         return Words.from_list([*options.symbols, *islice(frequent, options.max_size)], options)
 
     @staticmethod
-    def from_list(words: Iterable[str], options: WordOptions) -> "Words":
+    def from_list(words: Iterable[str], options: WordOptions) -> Words:
         """Use these words in this order, then missing symbols."""
         words, options = list(words), options.fill()
         if not all(isinstance(w, str) and w.encode() and w.split() == [w] for w in words):
