@@ -19,7 +19,8 @@ LAYERS = {
     "commands": 6,
     "__init__": 7, "__main__": 7,
 }  # fmt: skip
-FILE_LINES, FUNCTION_LINES = 350, 50
+FILE_LINES = 350
+FUNCTION_LINES = 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},

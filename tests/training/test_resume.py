@@ -18,7 +18,7 @@ from txl_lightning.model.contract import describe_config
 from txl_lightning.runs.folder import lock_folder
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_log
-from txl_lightning.training.callbacks.checkpointing import CheckpointConfig
+from txl_lightning.training.options import CheckpointConfig
 from txl_lightning.training.start import check_same_model, find_start
 
 AUTO = "--resume=auto"

@@ -17,7 +17,6 @@ from .folder import METRICS
 ERROR = "_error"  # suffix of the name of a metric's standard error
 TOKENS = "val/tokens_seen"
 MAX_SECONDS = 8e13  # of a timedelta
-NO_STATE: dict[str, Any] = {"validations": {}, "tokens": 0, "seconds": 0.0}
 COUNTS = ("step", "tokens_seen", "seconds")  # ends of names of metrics that are finite
 
 
@@ -71,7 +70,8 @@ class RunMetrics:
     @property
     def headlines(self) -> dict[str, str]:
         """The main results of a run as text, by label; missing ones are left out."""
-        best, texts = self.best or {}, {}
+        best = self.best or {}
+        texts = {}
         bits = self.bits if self.bits in best else "nats"
         if best:
             texts[f"best validation ({bits.replace('_', ' ')})"] = format_cell(best, bits)
@@ -93,10 +93,9 @@ class RunMetrics:
 
 
 def read_metrics(
-    folder: Path, loggers: Iterable[Any] = (), state: Mapping[str, Any] = NO_STATE
+    folder: Path, loggers: Iterable[Any] = (), tokens: int = 0, seconds: float = 0.0
 ) -> RunMetrics:
-    """Load metrics.csv, after flushing Lightning's loggers; a run without loggers has only the
-    validations of its state, in run.json."""
+    """Load metrics.csv, after flushing Lightning's loggers; tokens and seconds are the run's."""
     for logger in loggers:
         logger.save()
     rows: dict[int, list[dict[str, float]]] = {}
@@ -105,18 +104,14 @@ def read_metrics(
         # Lightning logs a step before it counts it.
         step = int(values.pop("step")) + 1
         of_step = rows.setdefault(step, [{"step": step}])
-        tokens = values.get(TOKENS)
-        same = (row for row in of_step if tokens is None or row.get(TOKENS, tokens) == tokens)
+        seen = values.get(TOKENS)
+        same = (row for row in of_step if seen is None or row.get(TOKENS, seen) == seen)
         if (row := next(same, None)) is None:
             # Another validation while gradients accumulate.
             of_step.append(row := {"step": step})
         # If a killed run repeated a step, the later values count.
         row.update(values)
-    state = NO_STATE | state
-    validations = ({**row, "step": int(row["step"])} for row in state["validations"].values())
-    found = [row for step in sorted(rows) for row in rows[step]]
-    found = found or sorted(validations, key=lambda row: row["step"])
-    return RunMetrics(found, state["tokens"], state["seconds"])
+    return RunMetrics([row for step in sorted(rows) for row in rows[step]], tokens, seconds)
 
 
 def read_log(path: Path) -> Iterator[dict[str, str]]:

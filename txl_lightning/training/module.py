@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
@@ -21,11 +22,10 @@ from ..model import EvalLengths, EvalSameLength, NetworkConfig, TransformerXLCon
 from ..model.contract import AnyMemory, describe_config, make_config
 from ..model.reading import readings, score_answers, score_segment
 from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
-from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
-from .fsdp import shard
+from .callbacks.weight_averaging import TRAINED, select_trained_weights
+from .loops import PassLimit, count_steps, limit_passes
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
-from .passes import PassLimit, count_steps, limit_passes
-from .ranks import CpuProcessGroup
+from .ranks import CpuProcessGroup, shard
 from .segments import (
     MeanNats,
     MemoryBank,
@@ -187,7 +187,10 @@ class LanguageModel(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": by_step}
 
     def configure_callbacks(self) -> list[Callback]:
-        refuse_other_averages(self.trainer.callbacks)
+        for each in self.trainer.callbacks:
+            is_exact = not isinstance(each, WeightAveraging | StochasticWeightAveraging)
+            expected = "WeightAverage of txl_lightning, which resumes exactly"
+            require(is_exact, "trainer.callbacks", type(each).__name__, expected)
         self.guard = NonFiniteGuard(self.optim.max_skipped_updates)
         return [self.guard, TrainingStateCheckpoint()]
 
@@ -221,7 +224,8 @@ class LanguageModel(LightningModule):
         except RuntimeError:
             return  # load_from_checkpoint has no Trainer
         if trainer.state.fn == "fit":
-            select_trained_weights(checkpoint, trainer.callbacks)
+            if TRAINED in checkpoint:
+                select_trained_weights(checkpoint, trainer)
             if self.pass_limit:
                 self.pass_limit.load(checkpoint)
         # Otherwise Lightning would round weights of 64-true to the float32 of a new network.

@@ -3,7 +3,7 @@
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +16,11 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ..command_line import COMMANDS, ConfigOption, Parser, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..errors import (
+    convert_fields,
     flatten_settings,
     prefix_errors,
     require,
+    require_at_least,
     shorten,
 )
 from ..files import find_config, load_yaml, local_path
@@ -26,13 +28,9 @@ from ..imports import is_class_path
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
 from ..model.contract import CLASS, find_config_class
-from .callbacks.checkpointing import CheckpointConfig
-from .callbacks.report import ReportConfig
-from .callbacks.time_budget import PlanConfig
-from .callbacks.wandb import WandbConfig
+from .loops import check_least_steps
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end
-from .passes import check_epochs, check_least_steps
 
 Resume = Literal["auto", "must", "never"]
 LIMITS = ("max_steps", "max_epochs")
@@ -97,12 +95,68 @@ HELP_TEXTS = {
     "same place or later, ends it before; -1: as many as there are steps.",
     "trainer.val_check_interval": "Segments from one validation to the next.",
     "trainer.limit_val_batches": "Most segments that a validation reads; left out, all.",
-    "trainer.logger": "Logger besides metrics.csv, for example WandbLogger; false: no logger.",
+    "trainer.logger": "Logger besides metrics.csv, for example WandbLogger; false: no other.",
     "trainer.callbacks": "Callbacks besides ours. Your own need --allow_imports PACKAGE on the "
     "command line, which lets options and configs name its classes.",
     "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
 }
 """Help of single options, and where Lightning's own does not fit an endless loader."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When last.ckpt is written, besides validations and the end, and where it is copied to."""
+
+    every_n_steps: int | None = None
+    """Number of steps between writes."""
+    mirror: str | None = None
+    """URL (s3://, gs://, file://) to which a run is copied after each write; with resume, it is
+    fetched from there if it is not on this machine."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, every_n_steps=1)
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """Duration of a run."""
+
+    minutes: float | None = None
+    """Minutes of training and validations together, at any speed: learning rate and validations
+    follow the clock, and the last step is when the time is over (at most trainer.max_steps)."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        expected = "greater than 0, or null"
+        require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, expected)
+
+
+@dataclass(frozen=True)
+class WandbConfig:
+    """Settings of runs whose logger is WandbLogger."""
+
+    required: bool = False
+    """Stop where the server cannot be reached; otherwise the run goes on offline."""
+    checkpoints: Literal["best", "all", "none"] = "best"
+    """Checkpoints that W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Settings of the report of a run."""
+
+    html: bool = True
+    """Write report.html, curve.png and attention.png in the run's folder."""
+    sample_len: int = 200
+    """Tokens that the model writes after each validation; 0: none."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, sample_len=0)
 
 
 class TrainerParser(Parser, LightningArgumentParser):
@@ -264,7 +318,6 @@ def check_duration(settings: Namespace) -> None:
     expected = "null with plan.minutes, which sets the steps"
     require(least is None or not is_planned, "trainer.min_steps", least, expected)
     check_least_steps(least, steps)
-    check_epochs(trainer)
 
 
 def refuse_urls(value: object, key: str) -> None:

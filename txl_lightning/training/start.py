@@ -20,8 +20,7 @@ from ..files import load_yaml
 from ..model.config import LEARNED
 from ..model.contract import CLASS
 from ..runs.folder import CHECKPOINTS, VOCAB, remove_partial_files
-from .callbacks.checkpointing import is_validation_due
-from .callbacks.early_stopping import has_stopped
+from .callbacks.checkpointing import has_stopped, is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
@@ -125,9 +124,10 @@ def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Re
 
 def explain_no_step(trainer: Trainer) -> str:
     """Return why training ended before its first step, and how to go on; "" if nothing is known."""
-    passes, callbacks = trainer.lightning_module.pass_limit, trainer.callbacks
+    passes = trainer.lightning_module.pass_limit
+    callbacks = trainer.callbacks
     by_steps = "max_epochs" if passes and trainer.max_steps == passes.n_step else "max_steps"
-    is_planned = any(isinstance(each, TimeBudget) and each.is_planned for each in callbacks)
+    is_planned = any(isinstance(each, TimeBudget) for each in callbacks)
     left = [each.time_remaining() for each in callbacks if isinstance(each, Timer)]
     if trainer.limit_train_batches == 0:
         return "trainer.limit_train_batches is 0: no step is taken"
