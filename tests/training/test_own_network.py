@@ -14,7 +14,8 @@ import txl_lightning
 from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig, imports
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.model import CachedReader, EvalLengths, make_reader
-from txl_lightning.model.contract import describe_config, join_rows, make_config
+from txl_lightning.model.config import describe_config, make_config
+from txl_lightning.model.contract import join_rows
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 from txl_lightning.training.optimizers import make_optimizer
 

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.errors import CheckpointError, DataError
-from txl_lightning.model.contract import describe_config
+from txl_lightning.model.config import describe_config
 from txl_lightning.runs.folder import lock_folder
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_log

@@ -14,7 +14,8 @@ import torch
 from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, ClassError, DataError
 from ..files import load_yaml, name_in_utf8, sha256_file
-from ..model.contract import Network, NetworkConfig, describe_config, make_config
+from ..model.config import describe_config, make_config
+from ..model.contract import Network, NetworkConfig
 from ..runs import folder as runs
 from . import contents, saving
 

@@ -23,7 +23,8 @@ import torch
 from .. import __version__, files
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError, require
-from ..model.contract import Network, describe_config
+from ..model.config import describe_config
+from ..model.contract import Network
 from ..runs.folder import CONVERTED, KEY, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
 from .contents import refuse_damaged, save_tensors

@@ -14,7 +14,7 @@ from ..checkpoints import save_folder
 from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
 from ..files import explain_write_errors, flush_to_disk, local_path
-from ..model.contract import require_transformer_xl
+from ..model.config import require_transformer_xl
 from ..progress import show_progress
 from ..runs.folder import CONVERTED, find_checkpoint
 from .card import CARD, list_facts, write_card

@@ -21,8 +21,7 @@ from ..checkpoints import load_checkpoint
 from ..errors import require_positive
 from ..files import local_path, write_text
 from ..model import EvalLengths, Memory, TransformerXL
-from ..model.config import ContextLengths
-from ..model.contract import require_transformer_xl
+from ..model.config import ContextLengths, require_transformer_xl
 from ..model.kernels import KERNELS
 from ..model.memory import count_filled
 from ..runs.folder import VOCAB

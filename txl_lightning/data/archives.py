@@ -70,7 +70,8 @@ def unpack_compressed(archive: Path, target: Path) -> None:
 
 def unpack_lines(path: Path, folder: Path) -> None:
     """Write the texts of JSON lines into one file, and the end of each into another."""
-    ends, n_byte = array("q"), 0
+    ends = array("q")
+    n_byte = 0
     with path.open("rb") as lines, (folder / TEXT).open("wb") as file:
         for number, line in enumerate(iter(partial(lines.readline, LONGEST), b""), 1):
             try:

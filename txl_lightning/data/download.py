@@ -43,7 +43,8 @@ def _download_missing(target: Path, url: str, n_byte: int, checksum: str) -> Pat
     if part.exists() and part.stat().st_size > n_byte:
         part.unlink()
     print_notice(f"downloading {url} to {target}")
-    missing, advice = f"{target}: missing, and {url}", "put the file there yourself"
+    missing = f"{target}: missing, and {url}"
+    advice = "put the file there yourself"
     try:
         _retry_download(url, n_byte, part)
     except requests.RequestException as error:

@@ -137,10 +137,14 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     """Return the ids of a file; DataError if it is truncated or its index does not fit it."""
     if path.suffix not in SUFFIXES:
         raise DataError(f"data.ids: invalid {path}; expected a file {', '.join(SUFFIXES)}")
-    n_byte, offset, positions = path.stat().st_size, 0, NO_STARTS
+    n_byte = path.stat().st_size
+    offset = 0
+    positions = NO_STARTS
     if path.suffix == ".npy":
         array = open_array(path)
-        dtype, offset, n_id = array.dtype, array.offset, len(array)
+        dtype = array.dtype
+        offset = array.offset
+        n_id = len(array)
     else:
         dtype, n_id, positions = read_layout(path, options)
         if n_byte != n_id * dtype.itemsize:
@@ -157,7 +161,8 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
 
 def read_layout(path: Path, options: IdOptions) -> tuple[np.dtype, int, ndarray]:
     """Return the type and number of ids in a .bin or .ds, and the positions of documents."""
-    n_byte, index = path.stat().st_size, path.with_suffix(".idx")
+    n_byte = path.stat().st_size
+    index = path.with_suffix(".idx")
     if path.suffix == ".ds":
         ends = np.fromfile(path.with_name(f"{path.name}.index"), "<u8").astype(np.int64)
         n_id = int(ends[-1]) if len(ends) else 0
@@ -183,12 +188,15 @@ def open_array(path: Path) -> np.memmap:
 def load_megatron_index(path: Path) -> tuple[np.dtype, int, ndarray]:
     """Return the type and number of ids in Megatron's .bin, and the positions of documents."""
     raw = np.fromfile(path, np.uint8)
-    code, sizes = int(raw[17]) if len(raw) >= 34 else 0, raw[18:34].view("<u8")
+    code = int(raw[17]) if len(raw) >= 34 else 0
+    sizes = raw[18:34].view("<u8")
     n_byte = 34 + 12 * int(sizes[0]) + 8 * int(sizes[1]) if code else 0
     if raw[:9].tobytes() != MEGATRON or code not in MEGATRON_TYPES or len(raw) < n_byte:
         raise DataError(f"{path}: damaged, or not an index of Megatron with whole numbers")
-    n_sequence, dtype = int(sizes[0]), np.dtype(MEGATRON_TYPES[code])
-    lengths, rest = raw[34 : 34 + 4 * n_sequence].view("<i4"), raw[34 + 4 * n_sequence : n_byte]
+    n_sequence = int(sizes[0])
+    dtype = np.dtype(MEGATRON_TYPES[code])
+    lengths = raw[34 : 34 + 4 * n_sequence].view("<i4")
+    rest = raw[34 + 4 * n_sequence : n_byte]
     pointers, documents = np.split(rest.view("<i8"), [n_sequence])
     if len(documents) and (min(documents) < 0 or max(documents) > n_sequence):
         raise DataError(f"{path}: damaged: a document begins after its {n_sequence:,} sequences")

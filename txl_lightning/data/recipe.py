@@ -188,7 +188,8 @@ def map_in_processes(
 ) -> Iterator[list[Piece]]:
     """Yield what `encode` yields of each piece; processes may import what this one may."""
     # A fork would copy the locks of threads that it does not copy.
-    spawn, allowed = multiprocessing.get_context("spawn"), [*ALLOWED]
+    spawn = multiprocessing.get_context("spawn")
+    allowed = [*ALLOWED]
     try:
         with ProcessPoolExecutor(n_worker, spawn, allow_imports, [allowed]) as pool:
             yield from pool.map(partial(collect, encode), pieces)
@@ -214,14 +215,16 @@ def collect(function: Callable[[Any], Iterable], argument: Any) -> list:
 
 def plan_pieces(slices: Iterable[FileSlice]) -> Iterator[list[FileSlice]]:
     """Yield lists of slices, of about PIECE bytes each; large ones are cut."""
-    piece, total = [], 0
+    piece = []
+    total = 0
     for part in slices:
         start = part.start
         while start < part.stop:
             stop = find_line(part, start + PIECE) if part.stop - start > PIECE else part.stop
             if piece and total + stop - start > PIECE:
                 yield piece
-                piece, total = [], 0
+                piece = []
+                total = 0
             piece.append(replace(part, start=start, stop=stop, continues=start > part.start))
             total += stop - start
             start = stop
@@ -269,14 +272,16 @@ def batch_documents(
     slices: Iterable[FileSlice], kind: DocumentUnit | None
 ) -> Iterator[list[FileSlice]]:
     """Yield long documents one by one, and short ones in batches of about 1 MiB."""
-    batch, total = [], 0
+    batch = []
+    total = 0
     documents = chain.from_iterable(p.split_lines() for p in slices) if kind == "lines" else slices
     for document in documents:
         is_alone = document.n_byte > SHORT or document.continues or kind is None
         n_byte = CHUNK if is_alone else document.n_byte
         if batch and total + n_byte > CHUNK:
             yield batch
-            batch, total = [], 0
+            batch = []
+            total = 0
         batch.append(document)
         total += n_byte
     if batch:

@@ -80,7 +80,8 @@ class DataConfig:
 
     def list_unused(self) -> dict[str, str]:
         """Return settings that have no effect on this text, and why."""
-        names, reasons = ("vocab", "document_unit", "words", "subwords", "task", "id_options"), {}
+        names = ("vocab", "document_unit", "words", "subwords", "task", "id_options")
+        reasons = {}
         if self.is_task:
             reasons = dict.fromkeys((*names[:4], "id_options"), f"{self.corpus} is a task")
         elif self.kind == "store":
@@ -168,7 +169,8 @@ class DataConfig:
             if theirs != ours:
                 raise DataError(f"{self.store}: vocabulary {theirs}; the checkpoint's is {ours}")
             return EvalText.from_store(self.name, store, split)
-        recipe, saved = self.make_recipe(), folder / "vocab.json"
+        recipe = self.make_recipe()
+        saved = folder / "vocab.json"
         nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
         if split not in nonempty:
             raise DataError(f"{self.name}: its {split} text is empty; give another split")

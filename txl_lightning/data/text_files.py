@@ -209,7 +209,8 @@ def read_texts(
         if not file.is_file():
             texts[name] = "a special file" if file.exists() else "a link to nothing"
             continue
-        kind, is_own = find_binary(file), file == path
+        kind = find_binary(file)
+        is_own = file == path
         if file.suffix == LINES:
             # Empty texts are left out.
             bounds = pairwise([0, *read_ends(folder := unpack(file, data_dir))])
@@ -255,7 +256,9 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     if not folder.is_dir():
         return {folder.name: folder}
     seen = {os.path.realpath(data_dir / name) for name in ("prepared", "downloads")}
-    files, found, links = [], [folder], []
+    files = []
+    found = [folder]
+    links = []
     while found or links:
         # Links come last: a file counts under its own name.
         path = found.pop() if found else links.pop()
@@ -282,7 +285,8 @@ def is_run(folder: Path) -> bool:
 def group_by_split(path: Path, documents: Mapping[str, list[FileSlice]]) -> Splits:
     """Return the documents of the split that their name names: a folder in it, or a word between
     the file's dots. {} if a split has none; otherwise a document of no split is a DataError."""
-    splits, strays = {split: [] for split in SPLITS}, []
+    splits = {split: [] for split in SPLITS}
+    strays = []
     for name, slices in documents.items():
         folders, _, file = name.rpartition("/")
         # The first word that names a split counts.

@@ -20,7 +20,7 @@ from .. import errors
 from ..checkpoints import LoadedCheckpoint
 from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
-from ..model.contract import CLASS, make_config
+from ..model.config import CLASS, make_config
 from ..option_errors import explain_value_error
 from ..runs.folder import list_versions
 from ..tables import align_columns

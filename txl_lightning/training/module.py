@@ -19,7 +19,8 @@ from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
 from ..machine import peak_memory
 from ..model import EvalLengths, EvalSameLength, NetworkConfig, TransformerXLConfig
-from ..model.contract import AnyMemory, describe_config, make_config
+from ..model.config import describe_config, make_config
+from ..model.contract import AnyMemory
 from ..model.reading import readings, score_answers, score_segment
 from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.weight_averaging import TRAINED, select_trained_weights

@@ -27,7 +27,7 @@ from ..files import find_config, load_yaml, local_path
 from ..imports import is_class_path
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
-from ..model.contract import CLASS, find_config_class
+from ..model.config import CLASS, find_config_class
 from .loops import check_least_steps
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end

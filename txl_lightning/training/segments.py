@@ -16,7 +16,8 @@ from torchmetrics import Metric
 from ..data.stream import IGNORED, Segment
 from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
 from ..model.adaptation import Adaptation, AdaptedReader
-from ..model.contract import AnyMemory, join_rows, require_transformer_xl
+from ..model.config import require_transformer_xl
+from ..model.contract import AnyMemory, join_rows
 from ..model.reading import score_segment
 
 

@@ -17,8 +17,7 @@ from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..files import load_yaml
-from ..model.config import LEARNED
-from ..model.contract import CLASS
+from ..model.config import CLASS, LEARNED
 from ..runs.folder import CHECKPOINTS, VOCAB, remove_partial_files
 from .callbacks.checkpointing import has_stopped, is_validation_due
 from .callbacks.save_run import print_once

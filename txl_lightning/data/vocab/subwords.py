@@ -125,7 +125,9 @@ class Subwords(Vocabulary):
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         # A token's text may depend on the one before it, and a character may need several tokens.
         # tokenizers' DecodeStream raises if an invalid byte changes the text before it.
-        before, pending, n_sent = [], [], 0
+        before = []
+        pending = []
+        n_sent = 0
         for index in ids:
             pending.append(index)
             text = self.decode(before + pending)
@@ -134,7 +136,8 @@ class Subwords(Vocabulary):
             yield new
             n_sent += len(new)
             if new and complete == text:
-                before, pending = pending, []
+                before = pending
+                pending = []
                 n_sent = len(self.decode(before))
         yield self.decode(before + pending)[n_sent:]
 

@@ -31,26 +31,34 @@ class LineEnd:
 
     def add_symbols(self, pieces: Iterable[str]) -> Iterator[str]:
         """Yield a text with its symbols; only the last piece may end with a line end."""
-        before, previous, after = self.start, "", ""
+        before = self.start
+        previous = ""
+        after = ""
         for piece in pieces:
             if previous:
                 yield previous
             previous = before + piece.removesuffix("\n").replace("\n", self.between)
-            before, after = "", self.end
+            before = ""
+            after = self.end
         yield previous + after
 
     def remove_symbols(self, words: Iterable[str]) -> Iterator[str]:
         """Yield the text of each word or symbol; the first and last line may be partial."""
         symbols = self.between.split()
         # A single <S> ends a line after a word, but not at the beginning of a text.
-        run, spare, gap = 0, 0, ""
+        run = 0
+        spare = 0
+        gap = ""
         for word in words:
             if word in symbols:
-                run, gap = run + 1, ""
+                run = run + 1
+                gap = ""
                 yield "\n" if (run + spare) % len(symbols) == 0 else ""
             else:
                 yield gap + word
-                run, spare, gap = 0, len(symbols) - 1, " "
+                run = 0
+                spare = len(symbols) - 1
+                gap = " "
 
 
 LINE_ENDS = {
@@ -118,7 +126,8 @@ class Words(Vocabulary):
     @staticmethod
     def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> Words:
         """Collect the symbols, then words by decreasing count, ties by first occurrence."""
-        options, counts = options.fill(), Counter[str]()
+        options = options.fill()
+        counts = Counter[str]()
         for document in documents:
             for text in _split_pieces(document, options):
                 counts.update(text.split())
@@ -130,7 +139,8 @@ class Words(Vocabulary):
     @staticmethod
     def from_list(words: Iterable[str], options: WordOptions) -> Words:
         """Use these words in this order, then missing symbols."""
-        words, options = list(words), options.fill()
+        words = list(words)
+        options = options.fill()
         if not all(isinstance(w, str) and w.encode() and w.split() == [w] for w in words):
             raise DataError("expected words without white space")
         known = dict.fromkeys([*words, *options.symbols])

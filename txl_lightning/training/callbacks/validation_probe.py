@@ -17,7 +17,7 @@ from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment
 from ...generation import generate
 from ...generation.state import find_missing_memory
-from ...model.contract import is_transformer_xl
+from ...model.config import is_transformer_xl
 from ...model.reading import score_segment
 from ..segments import MeanNats
 from . import LanguageModel
