@@ -18,7 +18,7 @@ CHOICES = {
     "cache_theta": (20.0, 30.0, 45.0, 60.0),
     "cache_weight": (0.2, 0.3, 0.4, 0.5, 0.6),
 }
-"""Values to choose from."""
+"""Values to choose from, in this order of names."""
 Clock = Callable[[], float]
 
 
@@ -29,19 +29,24 @@ def choose_adaptation(
     seconds: float,
     clock: Clock = time.monotonic,
 ) -> Protocol:
-    """Return a protocol with the values of CHOICES that have the fewest nats, one name after the
-    other. A network without states has no cache; several rows and packed weights take no steps."""
-    best = replace(protocol, max_tokens=None, cache_len=CACHE_LEN if has_states(model) else 0)
-    takes_steps = protocol.batch_size == 1 and is_trainable(model)
-    names = ["rate"] if takes_steps else []
-    names += ["cache_theta", "cache_weight"] if best.cache_len else []
+    """Return a protocol with the values of CHOICES, of those not given, that have the fewest nats.
+
+    Of several rows, and with packed weights, the rate is 0.
+    """
+    usual = {"cache_len": CACHE_LEN if has_states(model) else 0}
+    if protocol.batch_size > 1 or not is_trainable(model):
+        usual["rate"] = 0.0
+    best = replace(protocol, max_tokens=None, **usual | protocol.given)
+    names = [name for name in CHOICES if name not in best.given]
+    if not best.cache_len:
+        names = [name for name in names if name == "rate"]
     for name in names:
         ways = [replace(best, **{name: value}) for value in CHOICES[name]]
         _, nats = score_in_turns(model, tokens, ways, seconds / len(names), clock)
         # A rate that is too large makes nats that are no numbers.
         nats = [math.inf if math.isnan(each) else each for each in nats]
         best = ways[nats.index(min(nats))]
-    return replace(best, max_tokens=protocol.max_tokens)
+    return replace(protocol, **best.given)
 
 
 def score_in_turns(
