@@ -14,14 +14,12 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from rich.console import Console
 
 from .. import errors
 from ..checkpoints import LoadedCheckpoint
 from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
 from ..model.contract import CLASS, make_config
-from ..option_errors import explain_value_error
 from ..runs.folder import list_versions
 from ..tables import align_columns
 from .callbacks.save_run import SaveRun, print_once
@@ -93,12 +91,6 @@ def set_up_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     errors.silence_warnings()
-    Console.on_broken_pipe = raise_again
-
-
-def raise_again(_: Console) -> None:
-    # A closed pipe is exit code 141; with rich's own method it is 1.
-    raise
 
 
 class TxlCLI(LightningCLI):
@@ -183,7 +175,7 @@ class TxlCLI(LightningCLI):
         try:
             self.config_init = self.parser.instantiate(parts, instantiate_groups=False)
         except ValueError as error:
-            raise ValueError(explain_value_error(str(error))) from error
+            raise ValueError(self.parser.explain_error(str(error))) from error
         self.trainer = self.instantiate_trainer()
         parts = self.config.clone()
         del parts["trainer"]

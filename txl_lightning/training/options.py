@@ -21,7 +21,6 @@ from ..errors import (
     prefix_errors,
     require,
     require_at_least,
-    shorten,
 )
 from ..files import find_config, load_yaml, local_path
 from ..imports import is_class_path
@@ -35,8 +34,6 @@ from .optimizers import OptimConfig, check_end
 Resume = Literal["auto", "must", "never"]
 LIMITS = ("max_steps", "max_epochs")
 RUNS = "runs"
-LOGGER_FOLDER = "--trainer.logger.save_dir="
-NO_LOGGER = "--trainer.logger=false"
 RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
 """Arguments of Trainer.fit and the like that are not options."""
 TRAINER_DEFAULTS = {
@@ -264,27 +261,12 @@ def parse(parser: Parser, words: list[str]) -> Namespace:
     try:
         settings = parser.parse_args(words)
     except ArgumentError as error:
-        is_chosen = any(word.startswith((LOGGER_FOLDER, NO_LOGGER)) for word in words)
-        if is_chosen or "arguments are required: save_dir" not in str(error):
-            raise ValueError(explain_error(parser, words, error)) from error
-        # A logger without a folder writes to the folder of runs.
-        root = parse(parser, [*words, NO_LOGGER]).trainer.default_root_dir
-        return parse(parser, [*words, f"{LOGGER_FOLDER}{root or RUNS}"])
+        raise ValueError(parser.explain_error(str(error))) from error
     for key in parser.groups:
         # jsonargparse also accepts null and numbers.
         is_group = isinstance(settings[key], Namespace)
         require(is_group, key, settings[key], "settings by name")
     return settings
-
-
-def explain_error(parser: Parser, words: list[str], error: ArgumentError) -> str:
-    """Return an error in one line, with the config file that causes it."""
-    for path in take_option(words, "-c", "--config")[0]:
-        try:
-            parser.parse_args([f"--config={path}"])
-        except ArgumentError as error_of_file:
-            return f"{shorten(path)}: {parser.explain_error(str(error_of_file))}"
-    return parser.explain_error(str(error))
 
 
 def check_settings(parser: Parser, settings: Namespace) -> None:
