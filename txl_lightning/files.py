@@ -141,7 +141,8 @@ class YamlLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[Any, int] = {}
         for name, _ in node.value:
-            key, line = self.construct_object(name, deep=True), name.start_mark.line + 1
+            key = self.construct_object(name, deep=True)
+            line = name.start_mark.line + 1
             if isinstance(key, Hashable) and key in lines:
                 raise yaml.YAMLError(f"{key}: given in line {lines[key]}, and again in line {line}")
             lines |= {key: line} if isinstance(key, Hashable) else {}

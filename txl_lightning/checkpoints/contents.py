@@ -168,7 +168,8 @@ class WeightMap(NamedTuple):
 
 def map_weights(config: NetworkConfig, map_weight: Callable[[str], Part | None]) -> WeightMap:
     """Map every weight of a network by name; None if it is in the part of another weight."""
-    parts, copies = [], {}
+    parts = []
+    copies = {}
     first: dict[Tensor, str] = {}
     for ours, weight in make_empty_network(config).state_dict(keep_vars=True).items():
         if part := map_weight(ours):

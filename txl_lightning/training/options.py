@@ -202,7 +202,8 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
 def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
     """Return the class of the network's settings that options or else configs name, if any; and
     words with --model.net.class_path in place of --model.net."""
-    name, (given, others) = None, take_option(words, "--model.net")
+    name = None
+    given, others = take_option(words, "--model.net")
     for config in load_configs(words):
         with suppress(LookupError, TypeError):
             name = config["model"]["net"][CLASS]
@@ -288,8 +289,11 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
 
 def check_duration(settings: Namespace) -> None:
     """Check the limits of steps, of passes and of minutes."""
-    trainer, is_planned = settings.trainer, settings.plan.minutes is not None
-    steps, passes, least = trainer.max_steps, trainer.max_epochs, trainer.min_steps
+    trainer = settings.trainer
+    is_planned = settings.plan.minutes is not None
+    steps = trainer.max_steps
+    passes = trainer.max_epochs
+    least = trainer.min_steps
     require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
     require(passes is not None, "trainer.max_epochs", "null", "a number of passes, or -1: no limit")
     if passes < 0:

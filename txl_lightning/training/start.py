@@ -158,7 +158,8 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
         require(value == net[name], f"model.net.{name}", value, expected)
     # A converted checkpoint has no optimizer state.
     if training and "optim" in saved:
-        name, saved_name = model.optim.name, saved["optim"]["name"]
+        name = model.optim.name
+        saved_name = saved["optim"]["name"]
         is_same = EQUAL_STATE.get(name, name) == EQUAL_STATE.get(saved_name, saved_name)
         expected = f"{saved_name}, as in the checkpoint; or convert it, and start from its weights"
         require(is_same, "model.optim.name", name, expected)
@@ -166,7 +167,8 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
 
 def load_weights(source: LoadedCheckpoint, model: LanguageModel, data: CorpusDataModule) -> None:
     """Load the weights of another run; vocabularies must be equal, or of equal size if unknown."""
-    vocab, n_token = source.load_vocabulary(), source.config.n_token
+    vocab = source.load_vocabulary()
+    n_token = source.config.n_token
     if vocab is not None:
         data.load_state_dict({"vocab": vocab.to_json()})
     elif n_token != data.n_token:
