@@ -354,19 +354,12 @@ def test_prepare_encodes_a_text_once_and_prints_its_path(txl, text_file):
 
 
 URL = "s3://bucket/x"
-FOLDERS_OF_FIT = {
-    "trainer.default_root_dir": [],
-    "ckpt_path": [],
-    "trainer.logger.save_dir": ["--trainer.logger=CSVLogger"],
-    "trainer.callbacks.dirpath": ["--trainer.callbacks+=ModelCheckpoint"],
-}
 
 
-@pytest.mark.parametrize("key", FOLDERS_OF_FIT)
+@pytest.mark.parametrize("key", ["trainer.default_root_dir", "ckpt_path"])
 def test_url_as_a_folder_of_a_run_is_refused_with_what_to_use(refused, small, key):
-    code, line = refused("fit", *small, *FOLDERS_OF_FIT[key], f"--{key}={URL}")
-    named = line.partition(":")[0].replace(".init_args", "")
-    assert (code, named, "checkpoint.mirror" in line) == (2, key, True)
+    code, line = refused("fit", *small, f"--{key}={URL}")
+    assert (code, line.partition(":")[0], "checkpoint.mirror" in line) == (2, key, True)
     assert not Path("s3:").exists()
 
 

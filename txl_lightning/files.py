@@ -74,17 +74,6 @@ def create_folder(
                 os.replace(part, folder)
 
 
-@contextmanager
-def name_in_utf8(path: Path) -> Iterator[Path]:
-    """Yield a name of a file for libraries that take only UTF-8: its own, or that of its handle."""
-    name = os.fspath(path)
-    if name == name.encode(errors="ignore").decode():
-        yield path
-        return
-    with path.open("rb") as file:
-        yield Path(f"/dev/fd/{file.fileno()}")
-
-
 def write_text(text: str, path: Path) -> None:
     # A name of a file in the text may be no UTF-8.
     content = text.encode(errors="backslashreplace")
@@ -251,9 +240,9 @@ def local_path(key: str, path: str | Path, instead: str = "") -> Path:
     return Path(path)
 
 
-def check_folder_writable(key: str, folder: str | Path) -> None:
+def check_folder_writable(key: str, folder: str | Path, instead: str = "") -> None:
     """Create a folder before the work whose results it will contain, or raise StorageError."""
-    if problem := find_write_problem(local_path(key, folder)):
+    if problem := find_write_problem(local_path(key, folder, instead)):
         raise StorageError(f"{key}: {problem}")
 
 

@@ -20,7 +20,6 @@ from ..checkpoints import LoadedCheckpoint
 from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
 from ..model.contract import CLASS, make_config
-from ..runs.folder import list_versions
 from ..tables import align_columns
 from .callbacks.save_run import SaveRun, print_once
 from .loops import replace_signal_handlers
@@ -33,7 +32,6 @@ from .options import (
     load_configs,
     make_parser,
     parse,
-    refuse_urls,
 )
 from .own_text import adopt_recipe
 from .start import (
@@ -44,7 +42,6 @@ from .start import (
     find_start,
     load_weights,
     names_new_text,
-    refuse_moved_run,
 )
 from .trainer_parts import (
     as_list,
@@ -124,9 +121,6 @@ class TxlCLI(LightningCLI):
         resume = settings.resume if self.command == "fit" else "never"
         mirror = settings.checkpoint.mirror
         root = Path(settings.trainer.default_root_dir or RUNS)
-        refuse_urls(settings.trainer, "trainer")
-        if resume != "never" and not mirror and not list_versions(root):
-            refuse_moved_run(self.words, root)
         self.checkpoint = found = find_start(resume, settings.ckpt_path, root, mirror)
         if found is None and self.command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
@@ -260,7 +254,8 @@ def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None
     if not trainer.default_root_dir:
         trainer.default_root_dir = RUNS if command == "fit" else str(start.run_folder)
     if command in ("fit", "predict"):
-        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir)
+        advice = "; checkpoint.mirror copies runs to one"
+        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
 
 
 @contextmanager

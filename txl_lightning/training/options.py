@@ -22,7 +22,7 @@ from ..errors import (
     require,
     require_at_least,
 )
-from ..files import find_config, load_yaml, local_path
+from ..files import find_config, load_yaml
 from ..imports import is_class_path
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
@@ -64,8 +64,6 @@ FIT_ONLY = (
     *("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_"),
 )
 """Beginnings of the options that only fit uses."""
-FOLDERS = ("default_root_dir", "dir", "dirpath", "root_dir", "save_dir")
-"""Settings of the Trainer, of its loggers, callbacks and profilers that name a folder."""
 GROUPS = {
     "model.net": "Network",
     "model": "Evaluation and compilation",
@@ -304,18 +302,6 @@ def check_duration(settings: Namespace) -> None:
     expected = "null with plan.minutes, which sets the steps"
     require(least is None or not is_planned, "trainer.min_steps", least, expected)
     check_least_steps(least, steps)
-
-
-def refuse_urls(value: object, key: str) -> None:
-    """Refuse a URL as a folder, which Lightning or we would make beside the runs."""
-    if isinstance(value, Namespace):
-        for name, part in vars(value).items():
-            refuse_urls(part, f"{key}.{name}")
-    elif isinstance(value, list):
-        for part in value:
-            refuse_urls(part, key)
-    elif isinstance(value, str) and key.rpartition(".")[2] in FOLDERS:
-        local_path(key, value, "; checkpoint.mirror copies runs to one")
 
 
 def check_batches(trainer: Namespace) -> None:

@@ -137,10 +137,7 @@ class TrainingStateCheckpoint(Callback):
             # With equal random numbers, ranks would drop the same units of different rows.
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
         if self.position is not None:
-            loader = trainer.train_dataloader
-            loader.load_state_dict(self.position)
-            if "tokens" not in self.loaded:  # a checkpoint of release 0.2.0 or earlier
-                module.tokens_seen = loader.count_targets(loader.consumed)
+            trainer.train_dataloader.load_state_dict(self.position)
         self.loaded = self.position = None
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
@@ -204,8 +201,6 @@ def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
     rank = trainer.global_rank
     if tensors := state.get("memory"):
         memory = module.net.empty_memory(1)
-        if state["format"] == 1:  # which has other names, in this order
-            tensors = dict(zip(memory.tensors(), tensors.values(), strict=True))
         memory = memory.restore(tensors)
         n_row = memory.batch_size // trainer.world_size
         memory = memory.rows(slice(rank * n_row, (rank + 1) * n_row))
