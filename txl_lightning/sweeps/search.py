@@ -77,7 +77,9 @@ def check_config(config: Any) -> None:
 
 def check_parameter(trial: Trial, key: str, spec: Any, method: str) -> None:
     require(isinstance(spec, dict) and set(spec) <= PARAMETER_KEYS, key, spec, PARAMETER)
-    low, high, name = spec.get("min"), spec.get("max"), str(spec.get("distribution"))
+    low = spec.get("min")
+    high = spec.get("max")
+    name = str(spec.get("distribution"))
     if isinstance(low, int | float) and isinstance(high, int | float):
         require(low <= high, f"{key}.min", low, f"at most max ({high})")
         require(low > 0 or "log" not in name, f"{key}.min", low, f"above 0 for {name}")
@@ -147,7 +149,8 @@ def suggest_parameters(study: Study, trial: Trial, config: Mapping[str, Any]) ->
 
 
 def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any]) -> Any:
-    low, high = spec.get("min"), spec.get("max")
+    low = spec.get("min")
+    high = spec.get("max")
     is_whole = isinstance(low, int) and isinstance(high, int)
     name = spec.get("distribution", "int_uniform" if is_whole else "uniform")
     kind = name.removeprefix("q_")

@@ -35,7 +35,9 @@ class Sweep:
     """The trials of a sweep file, in a folder that is locked until their processes have ended."""
 
     def __init__(self, config: Mapping[str, Any], folder: Path, seed: int) -> None:
-        self.config, self.folder, self.metric = config, folder, config["metric"]["name"]
+        self.config = config
+        self.folder = folder
+        self.metric = config["metric"]["name"]
         self.is_maximized = config["metric"].get("goal") == "maximize"
         self.lock = lock_folder(folder)
         self.study = open_study(config, folder, seed)

@@ -14,15 +14,12 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from rich.console import Console
 
 from .. import errors
 from ..checkpoints import LoadedCheckpoint
 from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
 from ..model.config import CLASS, make_config
-from ..option_errors import explain_value_error
-from ..runs.folder import list_versions
 from ..tables import align_columns
 from .callbacks.save_run import SaveRun, print_once
 from .loops import replace_signal_handlers
@@ -35,7 +32,6 @@ from .options import (
     load_configs,
     make_parser,
     parse,
-    refuse_urls,
 )
 from .own_text import adopt_recipe
 from .start import (
@@ -46,7 +42,6 @@ from .start import (
     find_start,
     load_weights,
     names_new_text,
-    refuse_moved_run,
 )
 from .trainer_parts import (
     as_list,
@@ -93,12 +88,6 @@ def set_up_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     errors.silence_warnings()
-    Console.on_broken_pipe = raise_again
-
-
-def raise_again(_: Console) -> None:
-    # A closed pipe is exit code 141; with rich's own method it is 1.
-    raise
 
 
 class TxlCLI(LightningCLI):
@@ -132,9 +121,6 @@ class TxlCLI(LightningCLI):
         resume = settings.resume if self.command == "fit" else "never"
         mirror = settings.checkpoint.mirror
         root = Path(settings.trainer.default_root_dir or RUNS)
-        refuse_urls(settings.trainer, "trainer")
-        if resume != "never" and not mirror and not list_versions(root):
-            refuse_moved_run(self.words, root)
         self.checkpoint = found = find_start(resume, settings.ckpt_path, root, mirror)
         if found is None and self.command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
@@ -183,7 +169,7 @@ class TxlCLI(LightningCLI):
         try:
             self.config_init = self.parser.instantiate(parts, instantiate_groups=False)
         except ValueError as error:
-            raise ValueError(explain_value_error(str(error))) from error
+            raise ValueError(self.parser.explain_error(str(error))) from error
         self.trainer = self.instantiate_trainer()
         parts = self.config.clone()
         del parts["trainer"]
@@ -268,7 +254,8 @@ def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None
     if not trainer.default_root_dir:
         trainer.default_root_dir = RUNS if command == "fit" else str(start.run_folder)
     if command in ("fit", "predict"):
-        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir)
+        advice = "; checkpoint.mirror copies runs to one"
+        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
 
 
 @contextmanager

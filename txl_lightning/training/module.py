@@ -125,7 +125,8 @@ class LanguageModel(LightningModule):
         n_part = self.corpus.config.micro_batches if self.corpus else 1
         nats_BL, memory = segment_loss(self.net, segment, memory, n_part)
         self.memory_bank.stage("train", 0, memory)
-        n_row, n_rank = len(segment.tokens_BL), self.trainer.world_size
+        n_row = len(segment.tokens_BL)
+        n_rank = self.trainer.world_size
         self.segment_tokens = n_row * segment.new_len * n_rank
         self.train_nats.update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
@@ -135,7 +136,8 @@ class LanguageModel(LightningModule):
 
     def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Score a segment and update its memory; return nats_BL, nan where nothing is scored."""
-        segment, bank = Segment.from_batch(batch, self.net.config.n_token), self.memory_bank
+        segment = Segment.from_batch(batch, self.net.config.n_token)
+        bank = self.memory_bank
         memory = bank.get(self.stage, dataloader_idx, len(segment.tokens_BL))
         if example_len := self.corpus.store.example_len if self.corpus else None:
             nats_BL, right_BL, memory = score_answers(bank.reader, segment, memory)

@@ -21,9 +21,8 @@ from ..errors import (
     prefix_errors,
     require,
     require_at_least,
-    shorten,
 )
-from ..files import find_config, load_yaml, local_path
+from ..files import find_config, load_yaml
 from ..imports import is_class_path
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
@@ -35,8 +34,6 @@ from .optimizers import OptimConfig, check_end
 Resume = Literal["auto", "must", "never"]
 LIMITS = ("max_steps", "max_epochs")
 RUNS = "runs"
-LOGGER_FOLDER = "--trainer.logger.save_dir="
-NO_LOGGER = "--trainer.logger=false"
 RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
 """Arguments of Trainer.fit and the like that are not options."""
 TRAINER_DEFAULTS = {
@@ -67,8 +64,6 @@ FIT_ONLY = (
     *("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_"),
 )
 """Beginnings of the options that only fit uses."""
-FOLDERS = ("default_root_dir", "dir", "dirpath", "root_dir", "save_dir")
-"""Settings of the Trainer, of its loggers, callbacks and profilers that name a folder."""
 GROUPS = {
     "model.net": "Network",
     "model": "Evaluation and compilation",
@@ -205,7 +200,8 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
 def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
     """Return the class of the network's settings that options or else configs name, if any; and
     words with --model.net.class_path in place of --model.net."""
-    name, (given, others) = None, take_option(words, "--model.net")
+    name = None
+    given, others = take_option(words, "--model.net")
     for config in load_configs(words):
         with suppress(LookupError, TypeError):
             name = config["model"]["net"][CLASS]
@@ -264,27 +260,12 @@ def parse(parser: Parser, words: list[str]) -> Namespace:
     try:
         settings = parser.parse_args(words)
     except ArgumentError as error:
-        is_chosen = any(word.startswith((LOGGER_FOLDER, NO_LOGGER)) for word in words)
-        if is_chosen or "arguments are required: save_dir" not in str(error):
-            raise ValueError(explain_error(parser, words, error)) from error
-        # A logger without a folder writes to the folder of runs.
-        root = parse(parser, [*words, NO_LOGGER]).trainer.default_root_dir
-        return parse(parser, [*words, f"{LOGGER_FOLDER}{root or RUNS}"])
+        raise ValueError(parser.explain_error(str(error))) from error
     for key in parser.groups:
         # jsonargparse also accepts null and numbers.
         is_group = isinstance(settings[key], Namespace)
         require(is_group, key, settings[key], "settings by name")
     return settings
-
-
-def explain_error(parser: Parser, words: list[str], error: ArgumentError) -> str:
-    """Return an error in one line, with the config file that causes it."""
-    for path in take_option(words, "-c", "--config")[0]:
-        try:
-            parser.parse_args([f"--config={path}"])
-        except ArgumentError as error_of_file:
-            return f"{shorten(path)}: {parser.explain_error(str(error_of_file))}"
-    return parser.explain_error(str(error))
 
 
 def check_settings(parser: Parser, settings: Namespace) -> None:
@@ -306,8 +287,11 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
 
 def check_duration(settings: Namespace) -> None:
     """Check the limits of steps, of passes and of minutes."""
-    trainer, is_planned = settings.trainer, settings.plan.minutes is not None
-    steps, passes, least = trainer.max_steps, trainer.max_epochs, trainer.min_steps
+    trainer = settings.trainer
+    is_planned = settings.plan.minutes is not None
+    steps = trainer.max_steps
+    passes = trainer.max_epochs
+    least = trainer.min_steps
     require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
     require(passes is not None, "trainer.max_epochs", "null", "a number of passes, or -1: no limit")
     if passes < 0:
@@ -318,18 +302,6 @@ def check_duration(settings: Namespace) -> None:
     expected = "null with plan.minutes, which sets the steps"
     require(least is None or not is_planned, "trainer.min_steps", least, expected)
     check_least_steps(least, steps)
-
-
-def refuse_urls(value: object, key: str) -> None:
-    """Refuse a URL as a folder, which Lightning or we would make beside the runs."""
-    if isinstance(value, Namespace):
-        for name, part in vars(value).items():
-            refuse_urls(part, f"{key}.{name}")
-    elif isinstance(value, list):
-        for part in value:
-            refuse_urls(part, key)
-    elif isinstance(value, str) and key.rpartition(".")[2] in FOLDERS:
-        local_path(key, value, "; checkpoint.mirror copies runs to one")
 
 
 def check_batches(trainer: Namespace) -> None:

@@ -116,6 +116,6 @@ def test_an_unreachable_server_means_offline_or_exit_code_2_and_no_key_in_a_file
 
 
 def test_what_only_wandb_can_do_is_refused_without_its_logger(refused, small):
-    code, line = refused("fit", *small, "--wandb.required=true", "--trainer.logger=CSVLogger")
+    code, line = refused("fit", *small, "--wandb.required=true", "--trainer.logger=true")
     expected = "wandb.required: invalid true; expected --trainer.logger WandbLogger"
     assert (code, line) == (2, expected)

@@ -36,9 +36,11 @@ class NonFiniteGuard(Callback):
     """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights."""
 
     def __init__(self, max_skipped: int = 0) -> None:
-        self.max_skipped, self.n_skipped = max_skipped, 0
+        self.max_skipped = max_skipped
+        self.n_skipped = 0
         self.losses: list[Tensor] = []
-        self.norm, self.batch_name = math.nan, ""
+        self.norm = math.nan
+        self.batch_name = ""
 
     def on_train_batch_start(self, _: Trainer, __: Any, batch: Any, batch_idx: int) -> None:
         self.batch_name = f"batch {batch_idx}"
@@ -112,7 +114,8 @@ class TrainingStateCheckpoint(Callback):
     def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
         if not trainer.global_step:
             # Otherwise fit goes on with this Trainer.
-            module.tokens_seen, module.started_at = 0, time.monotonic()
+            module.tokens_seen = 0
+            module.started_at = time.monotonic()
         loops.replace_step_logging(trainer, partial(self.log_once, trainer))
 
     def on_load_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
@@ -134,10 +137,7 @@ class TrainingStateCheckpoint(Callback):
             # With equal random numbers, ranks would drop the same units of different rows.
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
         if self.position is not None:
-            loader = trainer.train_dataloader
-            loader.load_state_dict(self.position)
-            if "tokens" not in self.loaded:  # a checkpoint of release 0.2.0 or earlier
-                module.tokens_seen = loader.count_targets(loader.consumed)
+            trainer.train_dataloader.load_state_dict(self.position)
         self.loaded = self.position = None
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
@@ -164,7 +164,8 @@ class TrainingStateCheckpoint(Callback):
             loops.log_step(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
-        is_crash, bank = trainer.state.status == TrainerStatus.INTERRUPTED, module.memory_bank
+        is_crash = trainer.state.status == TrainerStatus.INTERRUPTED
+        bank = module.memory_bank
         if not is_crash:
             self.log_once(trainer)
             for logger in trainer.loggers:
@@ -196,11 +197,10 @@ class TrainingStateCheckpoint(Callback):
 
 def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
     warn_of_changes(state, describe_rounding(trainer, module))
-    ranks, rank = state.get("ranks", []), trainer.global_rank
+    ranks = state.get("ranks", [])
+    rank = trainer.global_rank
     if tensors := state.get("memory"):
         memory = module.net.empty_memory(1)
-        if state["format"] == 1:  # which has other names, in this order
-            tensors = dict(zip(memory.tensors(), tensors.values(), strict=True))
         memory = memory.restore(tensors)
         n_row = memory.batch_size // trainer.world_size
         memory = memory.rows(slice(rank * n_row, (rank + 1) * n_row))
@@ -239,7 +239,8 @@ def set_random_states(states: State, device: torch.device) -> None:
 
 def find_packages(module: LanguageModel) -> State:
     """Return package and version of a network, vocabulary and position scheme that are not ours."""
-    config, vocab = module.net.config, getattr(module.corpus, "vocab", None)
+    config = module.net.config
+    vocab = getattr(module.corpus, "vocab", None)
     names = {"network": type(config).__module__, "vocabulary": type(vocab).__module__}
     if is_class_path(scheme := getattr(config, "positions", "")):
         names["positions"] = scheme
