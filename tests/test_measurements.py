@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from experiments import common, compressors, pace
+from experiments.adaptation import run as adaptation
 from experiments.attention_length import run as attention_length
 from experiments.copying import figures as copying_figures
 from experiments.copying import run as copying
@@ -120,6 +121,7 @@ def args(monkeypatch, finished, tmp_path):
         (how_far_back.measure, lambda seed: ("values 32", seed), True),
         (how_far_back.measure, lambda seed: ("passages memory", seed), False),
         (quickstart.measure, lambda seed: ("memory", seed), False),
+        (adaptation.measure, lambda seed: ("novel", seed), False),
         (tiny_shakespeare.measure, lambda seed: ("memory", seed), False),
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (depth.measure, lambda seed: ("8", seed), False),
@@ -157,7 +159,7 @@ NATS = {
     tiny_shakespeare: lambda found: found["nats_by_mem_len"],
     quickstart: lambda found: {n: b * math.log(2) for n, b in found["bits_per_byte"].items()},
 }
-NATS[depth] = NATS[quickstart]
+NATS[depth] = NATS[adaptation] = NATS[quickstart]
 WITH_MEMORY = {f"mem_len {n}": (64, n) for n in (0, 128, 256)}
 
 
@@ -168,6 +170,7 @@ WITH_MEMORY = {f"mem_len {n}": (64, n) for n in (0, 128, 256)}
         (depth, "12", "test", 16, {"segments": (64, 0), "window": (8, 56)}),
         (tiny_shakespeare, "memory", "val", 12, {"0": (64, 0), "64": (64, 64)}),
         (quickstart, "memory", "test", 16, WITH_MEMORY),
+        (adaptation, "novel", "test", 1, {"static": (64, 8)}),
         # A window rereads 56 bytes for each 8, and sees as many as with a memory of 56.
         (quickstart, "alone", "test", 16, {"mem_len 0": (64, 0), "window": (8, 56)}),
         (
@@ -185,13 +188,32 @@ def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
 ):
     found = experiment.measure(args, kind, 1)
     ids = finished.store.ids(split).astype(np.int64)
-    # The first 2,001 tokens are read, and the first of each row is not scored.
-    row_len = -(-2001 // rows)
-    places = np.setdiff1d(np.arange(2001), np.arange(rows) * row_len)
+    # So many tokens are read, and the first of each row is not scored.
+    n_read = 501 if experiment is adaptation else 2001
+    row_len = -(-n_read // rows)
+    places = np.setdiff1d(np.arange(n_read), np.arange(rows) * row_len)
     for way, (segment, mem_len) in ways.items():
         seen = count_seen(places % row_len, segment, mem_len)
         expected = nats_of(finished.net, ids, places, seen).mean()
         assert NATS[experiment](found)[way] == pytest.approx(expected, rel=1e-6), way
+
+
+def test_each_way_of_adapting_has_its_fields_of_what_was_chosen_and_no_other(args, monkeypatch):
+    monkeypatch.setattr(adaptation, "SECONDS", 1)
+    found = adaptation.measure(args, "novel", 1)
+    chosen = found["chosen"]
+    used = {way: test["adaptation"] for way, test in found["tests"].items()}
+    assert used["static"] is None
+    assert used["both"] == chosen
+    assert used["cache"] == chosen | {"rate": 0}
+    assert (used["steps"]["cache_len"], used["steps"]["rate"]) == (0, chosen["rate"])
+
+
+def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatch):
+    pytest.importorskip("pyppmd")
+    found = adaptation.compress(args, "novel")
+    assert found["val"][str(found["order"])] == min(found["val"].values())
+    assert found["after"] < found["alone"]
 
 
 def test_recipe_of_nanogpt_is_also_scored_by_random_segments_without_memory(args, finished):

@@ -34,6 +34,7 @@ def environment_command() -> None:
             rows[name] = version(name)
         except PackageNotFoundError:
             rows[name] = "not installed"
+    rows["torch"] = torch.__version__  # with its build, as 2.13.0+cpu
     rows |= {"device": machine["device"], "cpu": f"{machine['cpu']}, {os.cpu_count()} cores"}
     rows["threads"] = f"{machine['threads']}, load {machine['load']:.1f}"
     rows["waiting threads"] = describe_waiting()

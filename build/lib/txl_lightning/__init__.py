@@ -1,0 +1,38 @@
+"""Transformer-XL language models in PyTorch Lightning: memory from segment to segment."""
+
+import os
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.2.0"
+
+if os.name == "nt":
+    raise ImportError(
+        "txl_lightning runs on Linux and macOS; on Windows, inside WSL (wsl --install)"
+    )
+
+HOMES = {
+    "Adaptation": "model.adaptation",
+    "CorpusDataModule": "data.datamodule",
+    "KeyValueCache": "model",
+    "LanguageModel": "training",
+    "Memory": "model",
+    "OptimConfig": "training",
+    "Segment": "data.stream",
+    "Stream": "data.stream",
+    "TransformerXL": "model",
+    "TransformerXLConfig": "model",
+    "generate": "generation",
+    "load": "checkpoints",
+    "score": "generation",
+    "stream_nats": "evaluation.scoring",
+}
+"""Where each name lives. It is imported when it is asked for: preparing a text needs no torch."""
+
+__all__ = ["__version__", *HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{HOMES[name]}", __name__), name)

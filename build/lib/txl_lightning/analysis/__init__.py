@@ -1,0 +1,1 @@
+"""Analyses of a model's memory: effective context, attention distance, loss by position."""

@@ -1,0 +1,296 @@
+"""The table of commands; the parser of a command's options, its help and its messages."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import jsonargparse
+import yaml
+from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter, Namespace
+
+from .errors import flatten_settings, prefix_errors, require, shorten
+from .files import find_config
+from .option_errors import explain_error
+from .option_values import TypedOption, ValueOption, format_value
+
+PROGRAM = "txl-lightning"
+MAX_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Command:
+    """A function NAME_command in commands/NAME.py, described without importing it."""
+
+    summary: str
+    example: str
+    arguments: str = ""
+    """Positional arguments, as in the usage: those in brackets are optional."""
+    memory_options: str = ""
+    """Options to lower when the command runs out of memory."""
+    imports: str = "PyTorch"
+    """Packages that take seconds to import."""
+
+
+@dataclass(frozen=True)
+class TrainerCommand(Command):
+    """A command of Lightning's Trainer; its options are the settings of a run."""
+
+    arguments: str = "ckpt_path"
+    imports: str = "PyTorch and Lightning"
+
+
+COMMANDS = {
+    "fit": TrainerCommand(
+        "train a model, and validate it at intervals", "--config quickstart --data.path my.txt", ""
+    ),
+    "validate": TrainerCommand("measure a checkpoint on the validation text", "RUN"),
+    "test": TrainerCommand("measure a checkpoint on the test text", "RUN --model.eval_mem_len 512"),
+    "predict": TrainerCommand("write the nats of every token of the test text", "RUN"),
+    "evaluate": Command(
+        "measure a checkpoint on any text, also with a published protocol",
+        "RUN --path book.txt --mem_len 512",
+        "ckpt_path",
+        "batch_size, tgt_len, mem_len or ext_len",
+    ),
+    "prepare": Command(
+        "download and encode a corpus, or your text", "book.txt --vocab words", "name", imports=""
+    ),
+    "generate": Command(
+        "continue a prompt",
+        "RUN 'Once upon' --top_p 0.9",
+        "ckpt_path [prompt]",
+        "mem_len, num_samples, or the length of the prompt",
+    ),
+    "score": Command(
+        "choose among candidates, with the memory of what came before",
+        "RUN --candidates nbest.jsonl",
+        "ckpt_path",
+        "batch_size or mem_len",
+    ),
+    "convert": Command(
+        "convert checkpoints of other code, or for other code",
+        "model.safetensors --args args.json --out converted",
+        "source",
+    ),
+    "export": Command(
+        "write a network as a program for torch alone, or for ONNX Runtime",
+        "RUN --to onnx --out exported",
+        "ckpt_path",
+    ),
+    "inspect": Command(
+        "measure how a model uses its memory, in tables and figures",
+        "RUN --out figures",
+        "ckpt_path",
+        "batch_size, tgt_len, tokens or mem_lens",
+    ),
+    "recl": Command(
+        "measure how much context models use", "RUN OTHER --r 0.1 0.5", "ckpt_path", "max_context"
+    ),
+    "runs": Command("list runs", "runs/quickstart", "[root]", imports=""),
+    "compare": Command(
+        "compare runs: settings, curves, results",
+        "runs/quickstart/version_0 runs/quickstart/version_1",
+        "runs",
+        imports="",
+    ),
+    "sweep": Command(
+        "run the trials of a sweep file",
+        "sweeps/quickstart --count 8",
+        "path",
+        imports="Optuna",
+    ),
+    "quickstart": Command(
+        "train for five minutes, then test with and without memory",
+        "",
+        imports=TrainerCommand.imports,
+    ),
+    "configs": Command(
+        "list the included configs, or print one", "paper/enwik8_base", "[file]", imports=""
+    ),
+    "environment": Command("print versions, device, kernels and paths for a bug report", ""),
+}
+
+MARKUP = (
+    (r":\w+:`~?(?:[\w. ]*\.)?(\w+)`", r"\1"),
+    (r"\s*Default: (``[^`]*``|\w+)\.?", ""),
+    (r"`+", ""),
+)
+"""Markup in the help texts of other packages, and defaults, which HelpFormatter adds itself."""
+
+
+class Parser(ArgumentParser):
+    """Parser of a command's options, with plain help; a list of values is given as words."""
+
+    def __init__(
+        self,
+        *args: Any,
+        command: str = "",
+        description: str = "",
+        texts: Mapping[str, str] | None = None,
+        is_hidden: Callable[[str], bool] = lambda name: False,
+        **options: Any,
+    ) -> None:
+        # Without a command: jsonargparse makes such parsers for the arguments of a class.
+        self.command = COMMANDS.get(command)
+        self.texts, self.is_hidden, self.names = texts or {}, is_hidden, set[str]()
+        if self.command:
+            usage = f"{PROGRAM} {command} {self.command.arguments} [options]".replace("  ", " ")
+            options["usage"] = usage
+            text = " ".join(description.split())
+            options["description"] = textwrap.fill(text, MAX_WIDTH - 20)
+            options["epilog"] = f"example: {PROGRAM} {command} {self.command.example}".rstrip()
+        defaults = {"exit_on_error": False, "allow_abbrev": False}
+        defaults["formatter_class"] = HelpFormatter
+        super().__init__(*args, **defaults | options)
+
+    def add_argument(self, *names: str, **options: Any) -> Any:
+        # jsonargparse copies this method into a class for groups, which have a `parser`.
+        parser = getattr(self, "parser", self)
+        name = names[-1].strip("-+")
+        parser.names.add(name)
+        names, options = parser.adapt_option(name, names, options)
+        action = super().add_argument(*names, **options)
+        if type(action) is TypedOption:
+            # jsonargparse makes options of its own class only.
+            action.__class__ = ValueOption
+        action.help = parser.texts.get(name, action.help)
+        # An option with the name of a group reads the whole group from a file.
+        if parser.is_hidden(name) or name in (parser.groups or ()):
+            action.help = argparse.SUPPRESS
+        return action
+
+    def adapt_option(
+        self, name: str, names: tuple[str, ...], options: dict[str, Any]
+    ) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return names and options of an optional positional argument, and of a list."""
+        if self.command and f"[{name}]" == self.command.arguments:
+            names, options["nargs"] = (name,), "?"
+        # Private: jsonargparse has put the type into an action.
+        item_type, *others = get_args(getattr(options.get("action"), "_typehint", None)) or (None,)
+        if self.command and others == [...] and "." not in name:
+            # Words, as in --r 0.1 0.5; jsonargparse expects a list in YAML.
+            options |= {"action": None, "type": item_type, "nargs": "+", "metavar": name}
+            if "default" in options:
+                options["default"] = list(options["default"])
+        return names, options
+
+    def _load_config_parser_mode(
+        self, content: str, path: Any = "", ext_vars: Any = None, prev_cfg: Any = None
+    ) -> Namespace:
+        """Load a config, in which an empty section is one without settings."""
+        try:
+            # Private, like this method: nothing else sees the sections of a config.
+            settings = yaml.load(content, jsonargparse._loaders_dumpers.yaml_default_loader)
+        except yaml.YAMLError as error:
+            raise TypeError(f"Problems parsing config: {error}") from error
+        settings = {} if settings is None else settings
+        if not isinstance(settings, dict):
+            shown = shorten(format_value(settings))
+            raise TypeError(f"invalid {shown}; expected settings by name")
+        self.drop_empty_sections(settings)
+        return self._apply_actions(settings, prev_cfg=prev_cfg)
+
+    def drop_empty_sections(self, settings: dict[str, Any]) -> None:
+        """Remove sections without content; a list or a number in place of one is a TypeError, and
+        so is a setting that is given as `data.path: a.txt` and in its section."""
+        nested = flatten_settings({k: v for k, v in settings.items() if "." not in str(k)})
+        for key in settings.keys() & nested.keys():
+            if "." in str(key):
+                raise TypeError(f"{key}: given twice, by this name and in a section")
+        for key in settings.keys() & self.groups.keys():
+            if settings[key] is None:
+                del settings[key]
+        for key in sorted(self.groups, key=lambda key: key.count(".")):
+            *above, name = key.split(".")
+            parent: Any = settings
+            for part in above:
+                parent = parent.get(part) if isinstance(parent, dict) else None
+            if not isinstance(parent, dict) or name not in parent:
+                continue
+            if parent[name] is None:
+                del parent[name]
+            # A text is the path of a file with the section.
+            elif not isinstance(parent[name], dict | str):
+                value = format_value(parent[name])
+                raise TypeError(f"{key}: invalid {shorten(value)}; expected settings by name")
+
+    def explain_error(self, message: str) -> str:
+        return explain_error(message, self.names)
+
+
+class ConfigOption(ActionConfigFile):
+    """--config, which also takes the name of an included config."""
+
+    def __call__(self, parser: Any, settings: Namespace, value: Any, *option: Any) -> None:
+        path = find_config(value)
+        # A long text is YAML, as a mapping with braces or over several lines.
+        is_name = not os.path.lexists(path) and not re.search(r"[:{\[\n]", path)
+        is_name = is_name or os.path.isdir(path)
+        expected = f"a file, or a name that `{PROGRAM} configs` lists"
+        require(not is_name, "config", value, expected)
+        with prefix_errors(shorten(value), ": "):
+            try:
+                super().__call__(parser, settings, path, *option)
+            except AttributeError as error:  # jsonargparse appends to its list of files
+                raise ValueError("config: unknown key") from error
+
+
+class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Help formatter: one sentence per option, then choices and default, without Python's types."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        width = min(shutil.get_terminal_size().columns - 2, MAX_WIDTH)
+        super().__init__(prog, width=width, **options)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        # Private: a formatter has no public method for the text of one option.
+        text = action.help or ""
+        for pattern, replacement in MARKUP:
+            text = re.sub(pattern, replacement, text)
+        if isinstance(default := action.default, Namespace) or action.nargs == 0:
+            return text
+        # jsonargparse lists the choices of a type only if it has no others. Private: the type.
+        types = get_args(getattr(action, "_typehint", None))
+        choices = [each for kind in types if get_origin(kind) is Literal for each in get_args(kind)]
+        notes = [f"one of {', '.join(map(str, dict.fromkeys(choices)))}"] if choices else []
+        notes += ["required"] if action.required and action.option_strings else []
+        if default not in (None, argparse.SUPPRESS, (), []):
+            values = default if action.nargs == "+" else [default]
+            # As in YAML, where a text has no quotes.
+            words = [v if isinstance(v, str) else json.dumps(v, default=str) for v in values]
+            notes.append(f"default: {' '.join(words)}")
+        return f"{text} ({'; '.join(notes)})".strip() if notes else text
+
+
+def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:
+    """Return all values of an option, and the words without it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(*names, dest="values", action="append", default=[])
+    try:
+        settings, others = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise ValueError(f"{names[-1].lstrip('-')}: {error.message}") from error
+    return settings.values, others
+
+
+FIRST_STEPS = {
+    "quickstart": "train for five minutes on the source of this Python, and test",
+    "fit --data.path my.txt": "train on a text of yours; prints the run's folder, RUN",
+    'generate RUN "Once upon"': "continue a prompt",
+}
+
+
+def list_commands() -> str:
+    """Return the usage of the program: what to do first, and a line for each command."""
+    first = [f"  {PROGRAM} {command:25} {text}" for command, text in FIRST_STEPS.items()]
+    lines = [f"  {name:13}{command.summary}" for name, command in COMMANDS.items()]
+    usage = f"usage: {PROGRAM} COMMAND [options]\n\nBegin with:"
+    own = "--allow_imports PACKAGE lets settings and checkpoints name classes of your package."
+    options = "\nCOMMAND --help lists its options."
+    return "\n".join([usage, *first, "\nCommands:", *lines, options, own])

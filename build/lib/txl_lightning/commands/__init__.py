@@ -1,0 +1,1 @@
+"""Commands that need no Trainer: plain functions whose signatures are their options."""

@@ -1,0 +1,34 @@
+"""compare: settings and results of several runs as a table, and their validations as a picture."""
+
+import os
+from pathlib import Path
+
+from ..analysis.plots import draw_validations, open_figure
+from ..files import check_file_writable
+from ..runs.listing import find_runs, load_run, shorten_paths
+from ..runs.metrics_table import collect_by_key, find_differences
+from ..tables import align_columns
+
+
+def compare_command(runs: tuple[str, ...], out: str | None = None) -> None:
+    """Print the settings in which runs differ, and their results; draw their validation loss.
+
+    Args:
+        runs: Folders of runs, or folders with several runs.
+        out: Picture to write (.png, .svg or .pdf); left out, compare.png in the folder that
+            contains all the runs.
+    """
+    folders = list(dict.fromkeys(folder for path in runs for folder in find_runs(path, "runs")))
+    root = Path(os.path.commonpath([folder.absolute() for folder in folders]))
+    path = Path(out or root / "compare.png")
+    check_file_writable("out", path)
+    loaded = dict(zip(shorten_paths(folders), map(load_run, folders), strict=True))
+    settings = find_differences([run.settings for run in loaded.values()])
+    results = collect_by_key([run.facts for run in loaded.values()])
+    rows = [
+        [key, *(cell or "-" for cell in cells), ""] for key, cells in (settings | results).items()
+    ]
+    print(align_columns([["", *loaded, ""], *rows]))
+    with open_figure(path) as (axes,):
+        draw_validations(axes, {name: run.metrics for name, run in loaded.items()})
+    print(f"written to {path}")

@@ -1,0 +1,184 @@
+"""evaluate: measure a checkpoint on any text, with a protocol."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+
+from ..checkpoints import LoadedCheckpoint
+from ..data.corpora import CORPORA
+from ..data.eval_text import EvalText
+from ..data.settings import DataConfig, find_kind
+from ..data.vocab import Vocabulary
+from ..errors import DataError, print_notice, require
+from ..evaluation.protocols import Protocol, get_protocol
+from ..evaluation.scoring import evaluate
+from ..evaluation.tuning import choose_adaptation
+from ..files import check_file_writable, explain_write_errors, replace_file
+from ..model import Network, Weights
+from ..model.adaptation import Adaptation
+from ..progress import show_progress
+from .inputs import Device, check_array_file, load_model
+
+
+def evaluate_command(
+    ckpt_path: str,
+    protocol: str = "segments",
+    path: str | None = None,
+    corpus: str | None = None,
+    split: Literal["train", "val", "test"] = "test",
+    document_unit: Literal["none", "files", "lines"] | None = None,
+    data_dir: str | None = None,
+    per_token: str | None = None,
+    out: str | None = None,
+    device: Device = None,
+    weights: Weights = "float32",
+    adapt: Literal["auto"] | None = None,
+    adapt_seconds: float = 90.0,
+    **lengths: Any,
+) -> None:
+    """Print the loss of a model on a text: a table on stderr, and in a pipe one line of JSON.
+
+    Args:
+        ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
+        protocol: How the text is read: segments, single-pass, sliding-window, or as published:
+            paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
+        path: A file, a folder or tar of documents, or - for the standard input (copied to $TMPDIR);
+            ids (.npy, .bin, .ds), or a store; left out, the text of the training.
+        corpus: A corpus by name, instead of path.
+        split: Part of the text; all of your own text is test, unless names of files in it differ.
+        document_unit: Unit of path or corpus that is read without context from before it.
+        data_dir: Folder of data; left out, $TXL_DATA, or data, or that of the training.
+        per_token: File (.npy) for the nats of every token in input order; nan where not scored.
+        out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
+        device: Device of the model; left out, a GPU if there is one.
+        weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
+        adapt: auto chooses cache and rate, unless given, on the validation text of training.
+        adapt_seconds: Time in which auto chooses.
+        **lengths: Values that replace those of the protocol.
+    """
+    settings = get_protocol(protocol, **lengths)
+    check_array_file("per_token", per_token)
+    check_file_writable("out", out)
+    checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))
+    with TemporaryDirectory(prefix="txl-") as folder:
+        text = open_text(checkpoint, vocab, split, document_unit, folder, path, corpus, data_dir)
+        if adapt:
+            settings = adapt_protocol(settings, model, checkpoint, adapt_seconds, data_dir)
+        record = run_protocol(model, text, settings, per_token) | {"weights": weights}
+    publish_record(record, checkpoint, settings.unit, out)
+
+
+def open_text(
+    checkpoint: LoadedCheckpoint,
+    vocab: Vocabulary,
+    split: str,
+    document_unit: str | None,
+    folder: str,
+    path: str | None,
+    corpus: str | None,
+    data_dir: str | None,
+) -> EvalText:
+    """Return a split of the checkpoint's text, or else of a path or corpus."""
+    if path is None and corpus is None:
+        require(document_unit is None, "document_unit", document_unit, "path or corpus given")
+        return EvalText.from_store(*checkpoint.open_text(data_dir), split)
+    config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
+    text = config.encode_split(split, vocab, Path(folder))
+    return replace(text, name=path or text.name)
+
+
+def adapt_protocol(
+    protocol: Protocol,
+    model: Network,
+    checkpoint: LoadedCheckpoint,
+    seconds: float,
+    data_dir: str | None,
+) -> Protocol:
+    """Return the protocol with what is best for the validation text of training, and print it."""
+    require(seconds > 0, "adapt_seconds", seconds, "more than 0")
+    try:
+        tokens = checkpoint.open_text(data_dir)[1].text("val")
+    except DataError as error:
+        fix = "give cache_len and rate"
+        raise DataError(f"adapt: auto needs the validation text of training; {fix}") from error
+    print_notice(f"adapt auto: reading the validation text for {seconds:g} seconds")
+    chosen = choose_adaptation(model, tokens, protocol, seconds)
+    print_notice(f"adapt auto: {chosen.describe() or 'nothing helps'}")
+    return chosen
+
+
+def publish_record(
+    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None
+) -> None:
+    """Print a record, as a table on stderr and in a pipe as JSON; add it to the file `out`."""
+    record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
+    print_notice(format_table(record, unit))
+    line = json.dumps(record, allow_nan=False)
+    if not sys.stdout.isatty():
+        print(line)
+    if out is not None:
+        with explain_write_errors(Path(out)), open(out, "a", encoding="utf-8") as file:
+            print(line, file=file)
+
+
+def select_text(
+    path: str | None, corpus: str | None, folder: str, data_dir: str | None, **options: Any
+) -> DataConfig:
+    """Return the text of a path or corpus; copy the standard input into `folder`."""
+    if path is None:
+        require(corpus in CORPORA, "corpus", corpus, f"one of {', '.join(CORPORA)}")
+        return DataConfig(corpus=corpus, data_dir=data_dir, **options)
+    require(corpus is None, "corpus", corpus, "null with path")
+    if path == "-":
+        path = f"{folder}/stdin"
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        if not Path(path).stat().st_size:
+            raise DataError("path: invalid -; expected a text on the standard input; it is empty")
+    kind = find_kind(Path(path))
+    split = {} if kind == "store" else {"split": (0.0, 0.0, 1.0)}
+    return DataConfig(**{kind: path}, data_dir=data_dir, **options, **split)
+
+
+def run_protocol(
+    model: Network, text: EvalText, protocol: Protocol, per_token: str | None
+) -> dict[str, Any]:
+    n_token = protocol.stream(text.tokens).end
+    with show_progress(protocol.name, n_token, in_bytes=False) as advance:
+        if per_token is None:
+            return evaluate(model, text, protocol, None, advance)
+
+        def write_nats(part: Path) -> dict[str, Any]:
+            nats_N = np.lib.format.open_memmap(part, "w+", np.float32, (n_token,))
+            nats_N[:] = np.nan
+            return evaluate(model, text, protocol, nats_N, advance)
+
+        return replace_file(Path(per_token), write_nats)
+
+
+def format_table(record: dict[str, Any], unit: str) -> str:
+    """Return the record as text for a terminal, the published unit first."""
+    intervals = record["interval"]
+    names = [name for name in intervals if name in record]
+    changed = f" (changed: {', '.join(record['changed'])})" if record["changed"] else ""
+    rows = [
+        f"{record['protocol']}{changed}: {record['text']}, {record['split']}",
+        f"{record['tokens_scored']:,} of {record['tokens']:,} tokens scored, "
+        f"{record['cold_starts']:,} cold start{'s' * (record['cold_starts'] != 1)}",
+    ]
+    if record["adaptation"]:
+        rows.append(f"adapted with {Adaptation(**record['adaptation']).describe()}")
+    if share := record["unknown_share"]:
+        rows.append(f"{'unknown':>20}  {share:.1%} of the tokens, which makes their loss small")
+    for name in sorted(names, key=lambda name: not name.startswith(unit)):
+        interval = "  {:.4f} to {:.4f}".format(*intervals[name]) if intervals[name] else ""
+        rows.append(f"{name:>20}  {record[name]:.4f}{interval}")
+    speed = f"{record['tokens_per_second']:,.0f} tokens per second"
+    peak = f"peak memory {record['peak_memory_bytes'] / 2**20:,.0f} MiB"
+    return "\n".join([*rows, f"{record['seconds']:.1f} s, {speed}, {peak}"])

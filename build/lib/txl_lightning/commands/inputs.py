@@ -1,0 +1,129 @@
+"""Inputs of commands: a checkpoint, the text that it is measured on, a prompt, a device."""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ..checkpoints import LoadedCheckpoint, load_checkpoint
+from ..data.documents import SPLITS
+from ..data.id_files import open_array
+from ..data.settings import DataConfig
+from ..data.store import Store
+from ..data.user_files import find_slices
+from ..data.vocab import Vocabulary
+from ..errors import DataError, invalid, print_notice, require
+from ..files import check_file_writable, check_folder_writable
+from ..model import Network, Weights, pack_weights
+
+Device = Literal["cpu", "cuda"] | None
+
+
+def pick_device(device: Device) -> str:
+    has_gpu = torch.cuda.is_available()
+    require(device != "cuda" or has_gpu, "device", device, "cpu, because torch finds no GPU")
+    return device or ("cuda" if has_gpu else "cpu")
+
+
+def load_model(
+    ckpt_path: str | Path, device: Device, weights: Weights = "float32", trains: bool = False
+) -> tuple[LoadedCheckpoint, Network, Vocabulary]:
+    """Load a checkpoint; return it with its network on the device, and its vocabulary. Weights in
+    float32 that dynamic evaluation trains are not packed."""
+    name = pick_device(device)
+    checkpoint = load_checkpoint(ckpt_path)
+    model, vocab = checkpoint.build()
+    is_packed = weights != "float32" or not trains
+    model = model.to(name)
+    return checkpoint, pack_weights(model, weights) if is_packed else model, vocab
+
+
+def check_array_file(key: str, path: str | Path | None) -> None:
+    """Raise an error if an array could not be written to a file, unless it is None; and ValueError
+    if its name promises another format than .npy."""
+    check_file_writable(key, path)
+    is_npy = path is None or Path(path).suffix == ".npy" or Path(path).is_fifo()
+    require(is_npy, key, path, "a file whose name ends with .npy")
+
+
+def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
+    """Return the folder to write to: left out, one of this name in the run's folder."""
+    folder = run_folder / name if out is None else Path(out)
+    check_folder_writable("out", folder)
+    return folder
+
+
+def read_ids(
+    checkpoint: LoadedCheckpoint,
+    vocab: Vocabulary,
+    path: str | None,
+    split: str,
+    n_most: int | None = None,
+) -> np.ndarray:
+    """Return the first ids of a file, or else of a split of the checkpoint's text, as one document;
+    print the share that is unknown."""
+    if path is not None:
+        slices = find_slices(Path(path), DataConfig().data_folder)
+        ids = np.concatenate([ids for each in slices for ids in vocab.encode(each)])[:n_most]
+        warn_of_unknown(vocab, ids)
+        return ids
+    require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
+    _, store = checkpoint.open_text()
+    if not isinstance(store, Store):
+        raise ValueError(f"path: invalid null; {checkpoint.path} was trained on a task, not text")
+    ids = store.ids(split)[:n_most]
+    warn_of_unknown(vocab, ids)
+    return ids
+
+
+def share_unknown(vocab: Vocabulary, ids: np.ndarray) -> float:
+    """Return the share of tokens that stand for text the vocabulary does not know."""
+    if vocab.unknown is None or not len(ids):
+        return 0.0
+    return np.count_nonzero(ids == vocab.unknown) / len(ids)
+
+
+def warn_of_unknown(vocab: Vocabulary, ids: np.ndarray) -> None:
+    """Print the share of tokens that stand for unknown text, whose loss says little."""
+    if share := share_unknown(vocab, ids):
+        print_notice(f"warning: {share:.1%} of the tokens are unknown to the vocabulary")
+
+
+def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
+    require(prompt is None or prompt_file is None, "prompt", prompt, "null with prompt_file")
+    # The standard input only where it is asked for: in a shell's loop it is the loop's own.
+    file = "-" if prompt == "-" else prompt_file
+    return prompt if file is None else read_text(file)
+
+
+def read_prompt_lines(path: str) -> list[str]:
+    lines = [line for line in read_text(path).splitlines() if line]
+    require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
+    return lines
+
+
+def read_prompt_ids(text: str, n_token: int) -> np.ndarray:
+    """Return the ids in a .npy, or in a text with spaces or commas between them."""
+    if text.endswith(".npy"):
+        ids = open_array(Path(text))
+    else:
+        words = text.replace(",", " ").split()
+        is_number = all(word.isascii() and word.isdecimal() for word in words)
+        require(is_number and len(words) > 0, "prompt_ids", text, 'ids, as "3 1 4", or a .npy')
+        # As Python's numbers: one may exceed those of numpy.
+        ids = np.array([int(word) for word in words], object)
+    for wrong in (*ids[ids < 0][:1], *ids[ids >= n_token][:1]):
+        raise invalid("prompt_ids", int(wrong), f"ids from 0 to {n_token - 1}")
+    return np.array(ids, np.int64)
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file, or of the standard input for "-"."""
+    raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        name = "the standard input" if path == "-" else path
+        raise DataError(f"prompt: {name}: byte {error.start} is not UTF-8 text") from error

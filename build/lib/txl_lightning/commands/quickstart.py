@@ -1,0 +1,132 @@
+"""quickstart: train for five minutes, then test with and without memory."""
+
+import math
+import shlex
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import yaml
+
+from ..data.tokens import Text
+from ..errors import flatten_settings, require, show_controls
+from ..evaluation.protocols import Protocol
+from ..evaluation.tuning import CACHE_LEN, score_in_turns
+from ..files import find_config, load_yaml
+from ..generation import generate
+from ..model import TransformerXL, has_bfloat16_units
+from ..runs.folder import CHECKPOINTS, CONFIG, LAST, run_folder
+
+if TYPE_CHECKING:
+    from ..data.datamodule import CorpusDataModule
+
+PROMPT_LEN = 300  # tokens of the test text before the sample, which fill the memory as in training
+SECONDS = 50  # for the test text, twice; a slow machine scores the beginnings of its rows
+ORDER, PPMD_BYTES = 16, 1 << 30
+LONGEST = 4_000_000  # most tokens of the training text that PPMd reads
+
+
+def quickstart_command(config: str = "quickstart") -> None:
+    """Train for five minutes on the source of this Python, then test with and without memory.
+
+    Training is in bfloat16 if this machine multiplies it faster. The tests take at most two
+    minutes; then the test text is continued, and commands to try next are printed.
+
+    Args:
+        config: Another run: a file, or a name that txl-lightning configs lists.
+    """
+    # Importing Lightning takes seconds, and --help does not need it.
+    from ..training.cli import run_trainer
+
+    path = Path(find_config(config))
+    require(path.is_file(), "config", config, "a file, or a name that txl-lightning configs lists")
+    began = time.perf_counter()
+    trainer = run_trainer(["fit", f"--config={path}", *choose_precision(path)])
+    minutes, folder = (time.perf_counter() - began) / 60, run_folder(trainer)
+    print(f"\ntrained for {minutes:.1f} minutes; on one page: {folder / 'report.html'}\n")
+    data, model = trainer.datamodule, trainer.lightning_module.net
+    measure_memory(data, model)
+    measure_adaptation(data, model)
+    print_sample(data, model)
+    print_next_commands(folder)
+
+
+def choose_precision(path: Path) -> list[str]:
+    """Return options for bfloat16 on a CPU that multiplies it faster, for example with AMX."""
+    try:
+        settings = flatten_settings(load_yaml(path.read_bytes()))
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError):
+        # fit explains what is wrong with the file.
+        return []
+    is_on_cpu = settings.get("trainer.accelerator") == "cpu"
+    is_faster = is_on_cpu and has_bfloat16_units(torch.device("cpu"))
+    return ["--trainer.precision=bf16-mixed"] if is_faster else []
+
+
+def measure_memory(
+    data: "CorpusDataModule", model: TransformerXL, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Print bits per byte of the test text with twice the trained memory, with it, and without."""
+    ids, trained, size = data.store.ids("test"), model.config.mem_len, data.bytes_per_token("test")
+    notes = {2 * trained: "", trained: ", as trained", 0: ", the same network without its memory"}
+    shape = {"batch_size": data.config.eval_batch_size, "tgt_len": data.config.eval_tgt_len}
+    ways = [Protocol(mem_len=mem_len, drop_last=True, **shape) for mem_len in notes]
+    n_scored, nats = score_in_turns(model, Text(ids), ways, SECONDS, clock)
+    n_read = n_scored + shape["batch_size"]  # the first token of each row is not scored
+    print(f"held-out test text, {n_read:,} of {len(ids):,} tokens, {size:.2f} bytes each:")
+    for (mem_len, note), total in zip(notes.items(), nats, strict=True):
+        bits = f"{total / n_scored / math.log(2) / size:.3f} bits per byte"
+        print(f"  mem_len {mem_len:4d}   {bits}{note}", flush=True)
+    if share := data.unknown_share("test"):
+        print(f"{share:.1%} of the tokens are unknown, which makes their loss small")
+    print("(a network trained without memory, --model.net.mem_len 0, usually loses less)")
+
+
+def measure_adaptation(
+    data: "CorpusDataModule", model: TransformerXL, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Print bits per byte of the test text in one row, without and with adaptation, and PPMd's."""
+    ids, size = data.store.ids("test"), data.bytes_per_token("test")
+    static = Protocol(tgt_len=data.config.eval_tgt_len)
+    adapted = replace(static, cache_len=CACHE_LEN, rate=0.1)
+    n_scored, nats = score_in_turns(model, Text(ids), [static, adapted], SECONDS, clock)
+    bits = [total / n_scored / math.log(2) / size for total in nats]
+    print(f"in one row, {n_scored + 1:,} tokens:")
+    print(f"  static         {bits[0]:.3f} bits per byte")
+    print(f"  adapted        {bits[1]:.3f} bits per byte ({adapted.describe()})", flush=True)
+    with suppress(ModuleNotFoundError):
+        texts = (data.store.ids("train")[-LONGEST:], ids[: n_scored + 1])
+        before, text = (data.vocab.decode(part.tolist()).encode() for part in texts)
+        alone, after = compress_with_ppmd(b"", text), compress_with_ppmd(before, text)
+        print(f"  PPMd           {alone:.3f} bits per byte, {after:.3f} after the training text")
+
+
+def compress_with_ppmd(before: bytes, text: bytes) -> float:
+    """Return bits per byte of a text after another one; without pyppmd, ModuleNotFoundError."""
+    import pyppmd
+
+    encoder = pyppmd.Ppmd7Encoder(ORDER, PPMD_BYTES)
+    encoder.encode(before)
+    return 8 * len(encoder.encode(text) + encoder.flush()) / len(text)
+
+
+def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:
+    prompt = torch.from_numpy(data.store.ids("test")[:PROMPT_LEN].astype(np.int64))
+    ids = generate(model, prompt, 200, temperature=0.9, seed=1)
+    end, continuation = (data.vocab.decode(x.tolist()) for x in (prompt[-40:], ids))
+    text = show_controls(f"{end}###{continuation}", kept="\n\t")
+    print(f"\nthe test text, and after ### the model's continuation:\n\n{text}")
+
+
+def print_next_commands(folder: Path) -> None:
+    paths = folder, folder / CHECKPOINTS / LAST, folder / CONFIG
+    run, checkpoint, config = (shlex.quote(str(path)) for path in paths)
+    print("\nto continue training, test with a longer memory, or sample:\n")
+    print(f"  txl-lightning fit --config {config} --ckpt_path {checkpoint} --plan.minutes 10")
+    print(f"  txl-lightning test {run} --model.eval_mem_len 512")
+    print(f"  txl-lightning generate {run} --prompt 'import os'")

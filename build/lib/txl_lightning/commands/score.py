@@ -1,0 +1,221 @@
+"""score: choose among the candidates of n-best lists, with the memory of what came before."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..data.vocab import Vocabulary
+from ..errors import (
+    DataError,
+    convert_fields,
+    prefix_errors,
+    require,
+    require_at_least,
+    suggest_key,
+)
+from ..files import require_shape
+from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
+from ..generation.candidates import encode_continuation, start_scoring
+from ..generation.prompts import encode_start
+from ..generation.state import DecodingState
+from ..model import Network, Weights
+from ..model.adaptation import Adaptation, AdaptedReader
+from .generate import UNFINISHED
+from .inputs import Device, load_model
+
+
+@dataclass(frozen=True)
+class ScoreOptions(Adaptation):
+    """Settings of scoring."""
+
+    context: str | None = None
+    """Text before the first list; left out, a line end."""
+    end: str | None = None
+    """Text after each candidate, which is scored with it; left out, a line end if the vocabulary
+    knows it."""
+    carry: bool = True
+    """Remember the lists before; false: only the context, and that of the list."""
+    weight: float = 1.0
+    """Factor of the log-probabilities of this model where a list has scores of another one."""
+    surprisal: bool = False
+    """Print the nats of each word too."""
+    mem_len: int | None = None
+    """States remembered; left out, as in training."""
+    batch_size: int = 64
+    """Most candidates that are read at once."""
+    device: Device = None
+    """Device of the model; left out, a GPU if there is one."""
+    weights: Weights = "float32"
+    """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, batch_size=1)
+        require(self.carry or not self.rate, "rate", self.rate, "null with carry false")
+        require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
+
+
+@dataclass(frozen=True)
+class CandidateList:
+    """Texts of which one continues the text so far; a line of a .jsonl file."""
+
+    candidates: tuple[str, ...]
+    id: str | int | None = None
+    context: str = ""
+    """Text before each candidate, which is not scored."""
+    reference: str | None = None
+    """The text that follows in fact; without one, the best candidate does."""
+    scores: tuple[float, ...] | None = None
+    """Log-probabilities of another model, which are added before the best is chosen."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        n_candidate, scores = len(self.candidates), self.scores
+        require(n_candidate > 0, "candidates", "none", "at least one")
+        is_each = scores is None or (len(scores) == n_candidate and all(map(math.isfinite, scores)))
+        require(is_each, "scores", scores, f"{n_candidate} numbers, one for each candidate")
+
+    def find_best(self, nats: Sequence[float], weight: float) -> int:
+        if self.scores is None:
+            return min(range(len(nats)), key=nats.__getitem__)
+        return max(range(len(nats)), key=lambda n: self.scores[n] - weight * nats[n])
+
+
+def score_command(ckpt_path: str, candidates: str | None = None, **options: Any) -> None:
+    """Print the nats of the candidates in each list, and the best one, as a line of JSON.
+
+    The best candidate of a list, or its reference, is remembered when the next list is scored.
+
+    Args:
+        ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
+        candidates: File of lists (.jsonl), one in each line: candidates and, if wanted, id,
+            context, reference and scores.
+        **options: As in ScoreOptions.
+    """
+    if candidates is None:
+        raise ValueError("--candidates is missing; expected a .jsonl file")
+    settings, path = ScoreOptions(**options), Path(candidates)
+    require(path.suffix == ".jsonl", "candidates", candidates, "a .jsonl file")
+    how = settings.device, settings.weights, bool(settings.rate)
+    _, model, vocab = load_model(ckpt_path, *how)
+    if settings.end is None:
+        settings = replace(settings, end=find_end(vocab))
+    context = settings.context
+    ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
+    start = start_scoring(model, ids_L, settings.mem_len, settings.fill())
+    if settings.adapts:
+        model = AdaptedReader(model, settings)
+    # Read once, although each list may start from it.
+    start = state = score_candidates(model, start, [])[1]
+    for line, each in read_lists(path):
+        with prefix_errors(f"{path}, line {line}", ": "):
+            before = state if settings.carry else start
+            record, state = score_list(model, vocab, before, each, settings)
+        print(json.dumps(record, ensure_ascii=False), flush=True)
+
+
+def find_end(vocab: Vocabulary) -> str:
+    """Return a line end, or "" for a vocabulary that does not know it."""
+    with suppress(DataError):
+        ids = vocab.encode_text("\n")
+        return "" if vocab.unknown in ids.tolist() else "\n"
+    return ""
+
+
+def score_list(
+    model: Network | AdaptedReader,
+    vocab: Vocabulary,
+    state: DecodingState,
+    each: CandidateList,
+    settings: ScoreOptions,
+) -> tuple[dict[str, Any], DecodingState]:
+    """Return what is printed of a list, and the state with the text that follows."""
+
+    def append(state: DecodingState, text: str) -> DecodingState:
+        return state.append_tokens(encode_continuation(text, vocab)[None])
+
+    ids = [encode_continuation(text + settings.end, vocab) for text in each.candidates]
+    state = append(state, each.context)
+    nats, state = score_candidates(model, state, ids, settings.batch_size)
+    sums = [float(nats_L.double().sum()) for nats_L in nats]
+    best = each.find_best(sums, settings.weight)
+    record = {"id": each.id, "best": best, "text": each.candidates[best], "nats": sums}
+    record["tokens"] = [len(ids_L) for ids_L in ids]
+    if vocab.unknown is not None and any((ids_L == vocab.unknown).any() for ids_L in ids):
+        record["unknown"] = [int((ids_L == vocab.unknown).sum()) for ids_L in ids]
+    if settings.surprisal:
+        prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
+        pairs = zip(ids, nats, strict=True)
+        words = [sum_words(StreamingDetokenizer(vocab, prefix), *pair) for pair in pairs]
+        texts = [text + settings.end for text in each.candidates]
+        record["words"] = [*map(name_unknown, words, texts)]
+    follows = each.candidates[best] if each.reference is None else each.reference
+    return record, append(state, follows + settings.end)
+
+
+def sum_words(text: StreamingDetokenizer, ids_L: Tensor, nats_L: Tensor) -> list[tuple[str, float]]:
+    """Return each word, which begins with the space before it, and its nats."""
+    pieces, words, nats = [text.push(index) for index in ids_L.tolist()], [], 0.0
+    # The last bytes of an incomplete character become text at the end.
+    for piece, value in zip([*pieces, text.flush()], [*nats_L.tolist(), 0.0], strict=True):
+        nats += value
+        if piece:
+            is_new = not words or (piece[0].isspace() and words[-1][0].strip())
+            word, before = ("", 0.0) if is_new else words.pop()
+            words.append((word + piece, before + nats))
+            nats = 0.0
+    return [*words, ("", nats)] if nats else words
+
+
+def name_unknown(words: list[tuple[str, float]], text: str) -> list[tuple[str, float]]:
+    """Return the words as they stand in the text, also those that the vocabulary does not know."""
+    given = text.split()
+    places = [n for n, (word, _) in enumerate(words) if word.strip()]
+    if len(places) != len(given):
+        return words
+    named = dict(zip(places, given, strict=True))
+    return [
+        (word.replace(word.strip(), named[n]) if n in named else word, nats)
+        for n, (word, nats) in enumerate(words)
+    ]
+
+
+def read_lists(path: Path) -> Iterator[tuple[int, CandidateList]]:
+    """Yield the number of each line that is not blank, and its list."""
+    known = [field.name for field in fields(CandidateList)]
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            with explain_line(path, number):
+                # Excel begins a file with a byte order mark.
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not line.strip():
+                    continue
+                content = json.loads(line)
+                # Half of a surrogate pair is no text.
+                json.dumps(content, ensure_ascii=False).encode()
+                require_shape("list", content, dict)
+                for name in content:
+                    if name not in known:
+                        raise ValueError(suggest_key(name, known))
+                if "candidates" not in content:
+                    raise ValueError("candidates: missing; expected a key candidates")
+                each = CandidateList(**content)
+            yield number, each
+
+
+@contextmanager
+def explain_line(path: Path, number: int) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeError as error:
+        raise DataError(f"{path}, line {number}: not UTF-8 text") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path}, line {number}: not JSON") from error
+    except ValueError as error:
+        raise DataError(f"{path}, line {number}: {error}") from error

@@ -1,0 +1,238 @@
+"""Token ids written by other programs: .npy, flat .bin, Megatron's .bin and .idx, datatrove's .ds.
+
+Ids are read as they are; a document begins where an index or an array of positions says, or after
+a separator.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy import ndarray
+
+from ..errors import DataError, convert_fields, print_notice, require_at_least
+from .documents import SPLITS
+from .user_files import SUFFIXES, group_by_split, list_files
+from .vocab import Vocabulary
+from .vocab.base import Piece
+
+IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
+IDS = "ids"  # name of the vocabulary of ids without text
+AT_ONCE = 1 << 20  # ids that are read at a time
+MEGATRON = b"MMIDIDX\x00\x00"
+MEGATRON_TYPES = {1: "uint8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+NO_STARTS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class IdOptions:
+    """Options for reading files of ids."""
+
+    dtype: IdType | None = None
+    """Type of the ids in a .bin without an .idx; default uint16, as nanoGPT writes."""
+    starts: str | list[str] | None = None
+    """The .npy with the positions where documents begin; of three files, three."""
+    separator: int | None = None
+    """Id that ends each document."""
+    n_token: int | None = None
+    """Size of the vocabulary without a tokenizer; default the largest id + 1."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, separator=0, n_token=1)
+
+
+@dataclass(frozen=True)
+class IdSlice:
+    """The ids of a file from position `low` up to `high`."""
+
+    path: Path
+    dtype: np.dtype
+    offset: int  # byte at which the ids of the file begin
+    low: int
+    high: int
+    starts: ndarray = field(repr=False)  # positions in the file where documents begin
+    separator: int | None = None  # id that ends each document
+
+    @property
+    def array(self) -> ndarray:
+        """All ids of the file. It is open only while it is read: there may be many files."""
+        return np.memmap(self.path, self.dtype, "r", self.offset)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.low, self.high
+
+    @property
+    def n_byte(self) -> int:
+        return (self.high - self.low) * self.dtype.itemsize
+
+    @property
+    def has_documents(self) -> bool:
+        return len(self.starts) > 0 or self.separator is not None
+
+    def list_windows(self, first: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the ids from `first` on that are read at a time."""
+        return ((at, min(at + AT_ONCE, self.high)) for at in range(first, self.high, AT_ONCE))
+
+    def chunks(self) -> Iterator[bytes]:
+        ids = self.array
+        return (ids[slice(*window)].tobytes() for window in self.list_windows(self.low))
+
+    def find_highest(self) -> int:
+        return int(self.array[self.low : self.high].max())
+
+    def find_starts(self, low: int, high: int) -> ndarray:
+        """Return the positions from low up to high where documents begin."""
+        starts = self.starts[slice(*np.searchsorted(self.starts, (low, high)))]
+        if self.separator is None:
+            return np.unique(starts)
+        ends = np.flatnonzero(self.array[max(low - 1, 0) : high - 1] == self.separator)
+        return np.union1d(starts, ends + max(low, 1))
+
+    def read_pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
+        """Yield ids, and where documents begin among them; DataError for unknown ids."""
+        for low, high in self.list_windows(self.low):
+            ids = self.array[low:high]
+            lowest, highest = int(ids.min()), int(ids.max())
+            if lowest < 0 or highest >= vocab.n_token:
+                wrong = lowest if lowest < 0 else highest
+                known = f"expected ids from 0 to {vocab.n_token - 1:,}"
+                raise DataError(f"{self.path}: invalid id {wrong:,}; {known}")
+            yield ids, self.find_starts(low, high) - low
+
+    def cut_at(self, position: int) -> "tuple[IdSlice, IdSlice]":
+        """Cut it at a position in the file, or at the next document."""
+        if self.has_documents:
+            found = (self.find_starts(*window) for window in self.list_windows(position))
+            position = next((int(starts[0]) for starts in found if len(starts)), self.high)
+        return replace(self, high=position), replace(self, low=position)
+
+
+IdSplits = dict[str, list[IdSlice]]  # ids of train, val and test
+
+
+def split_id_files(
+    paths: Sequence[Path], options: IdOptions, fractions: Sequence[float], data_dir: Path
+) -> IdSplits:
+    """Return the ids of one file or folder, or of three for train, val and test.
+
+    In a folder, the names of files may give the splits; otherwise one text is cut by `fractions`.
+    """
+    given = [options.starts] if isinstance(options.starts, str) else options.starts or []
+    if len(paths) not in (1, len(SPLITS)) or len(given) not in (0, len(paths)):
+        expected = "expected one, or three: train, val and test; data.id_options.starts as many"
+        raise DataError(f"data.ids: invalid number of files {len(paths)}; {expected}")
+    starts = [Path(path).expanduser() for path in given] or [None] * len(paths)
+    try:
+        found = [find_ids(*pair, options, data_dir) for pair in zip(paths, starts, strict=True)]
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    texts = [[*chain(*files.values())] for files in found]
+    if len(paths) == len(SPLITS):
+        return dict(zip(SPLITS, texts, strict=True))
+    splits = group_by_split(paths[0], found[0], list_words, ("train", "val"))
+    if splits and not splits["test"]:
+        halves = cut_ids(splits["val"], (0.5, 0.5, 0.0))
+        splits |= {"val": halves["train"], "test": halves["val"]}
+        print_notice(f"warning: {paths[0]}: no file is named test; it is the second half of val")
+    return splits or cut_ids(texts[0], fractions)
+
+
+def list_words(name: str) -> list[str]:
+    return re.split("[^a-z]+", name.lower())
+
+
+def find_ids(
+    path: Path, starts: Path | None, options: IdOptions, data_dir: Path
+) -> dict[str, list[IdSlice]]:
+    """Return a file of ids, or those of a folder, by name; DataError if there are none."""
+    if path.is_dir() and starts is not None:
+        raise DataError(f"data.id_options.starts: invalid {starts}; expected null with a folder")
+    files = {n: file for n, file in list_files(path, data_dir).items() if file.suffix in SUFFIXES}
+    if not files:
+        raise DataError(f"data.ids: invalid {path}; expected files {', '.join(SUFFIXES)}")
+    slices = {name: open_ids(each, starts, options) for name, each in files.items()}
+    return {name: [part] for name, part in slices.items() if part.n_byte}
+
+
+def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> IdSplits:
+    """Cut ids by fractions, between documents if these are known."""
+    total, rest, n_taken, splits = sum(part.n_byte for part in slices), [*slices], 0, {}
+    for split, end in zip(SPLITS, (fractions[0], 1 - fractions[2], 1), strict=True):
+        splits[split] = taken = []
+        while rest and n_taken + rest[0].n_byte <= end * total:
+            taken.append(rest.pop(0))
+            n_taken += taken[-1].n_byte
+        if rest and n_taken < end * total:
+            share = (end * total - n_taken) / rest[0].n_byte
+            n_id = rest[0].high - rest[0].low
+            head, rest[0] = rest[0].cut_at(rest[0].low + int(share * n_id))
+            taken.append(head)
+            n_taken += head.n_byte
+    return {split: [part for part in parts if part.n_byte] for split, parts in splits.items()}
+
+
+def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
+    """Return the ids of a file; DataError if it is truncated or its index does not fit it."""
+    n_byte, offset, positions = path.stat().st_size, 0, NO_STARTS
+    if path.suffix == ".npy":
+        array = open_array(path)
+        dtype, offset, n_id = array.dtype, array.offset, len(array)
+    else:
+        dtype, n_id, positions = read_layout(path, options)
+        if n_byte != n_id * dtype.itemsize:
+            expected = f"expected {n_id * dtype.itemsize:,} of {dtype}"
+            raise DataError(f"{path}: truncated: {n_byte:,} bytes; {expected}")
+    if starts is not None:
+        positions = np.asarray(open_array(starts), np.int64)
+    is_ordered = not (np.diff(positions, prepend=0) < 0).any()
+    if not is_ordered or positions.max(initial=0) > n_id:
+        wanted = f"expected positions from 0 to {n_id:,}, in order"
+        raise DataError(f"{starts or path}: invalid starts of documents; {wanted}")
+    return IdSlice(path, dtype, offset, 0, n_id, positions, options.separator)
+
+
+def read_layout(path: Path, options: IdOptions) -> tuple[np.dtype, int, ndarray]:
+    """Return the type and number of ids in a .bin or .ds, and the positions of documents."""
+    n_byte, index = path.stat().st_size, path.with_suffix(".idx")
+    if path.suffix == ".ds":
+        ends = np.fromfile(path.with_name(f"{path.name}.index"), "<u8").astype(np.int64)
+        n_id = int(ends[-1]) if len(ends) else 0
+        return np.dtype("<u4" if n_byte == 4 * n_id else "<u2"), n_id, np.append(0, ends[:-1])
+    if index.is_file():
+        return load_megatron_index(index)
+    dtype = np.dtype(options.dtype or "uint16")
+    return dtype, n_byte // dtype.itemsize, NO_STARTS
+
+
+def open_array(path: Path) -> np.memmap:
+    """Open a .npy with whole numbers in one dimension; DataError for anything else."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: damaged, or not a .npy ({error})") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        shape = f"{array.dtype} of shape {[*array.shape]}"
+        raise DataError(f"{path}: invalid {shape}; expected whole numbers in one dimension")
+    return array
+
+
+def load_megatron_index(path: Path) -> tuple[np.dtype, int, ndarray]:
+    """Return the type and number of ids in Megatron's .bin, and the positions of documents."""
+    raw = np.fromfile(path, np.uint8)
+    code, sizes = int(raw[17]) if len(raw) >= 34 else 0, raw[18:34].view("<u8")
+    n_byte = 34 + 12 * int(sizes[0]) + 8 * int(sizes[1]) if code else 0
+    if raw[:9].tobytes() != MEGATRON or code not in MEGATRON_TYPES or len(raw) < n_byte:
+        raise DataError(f"{path}: damaged, or not an index of Megatron with whole numbers")
+    n_sequence, dtype = int(sizes[0]), np.dtype(MEGATRON_TYPES[code])
+    lengths, rest = raw[34 : 34 + 4 * n_sequence].view("<i4"), raw[34 + 4 * n_sequence : n_byte]
+    pointers, documents = np.split(rest.view("<i8"), [n_sequence])
+    if len(documents) and (min(documents) < 0 or max(documents) > n_sequence):
+        raise DataError(f"{path}: damaged: a document begins after its {n_sequence:,} sequences")
+    starts = pointers[documents[documents < n_sequence]] // dtype.itemsize
+    return dtype, int(lengths.sum(dtype=np.int64)), starts

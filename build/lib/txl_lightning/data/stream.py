@@ -1,0 +1,258 @@
+"""One long text -> B contiguous rows -> segments; positions are computed, not stored.
+
+B rows   L tokens in the segment   T = L + 1
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import require
+from .tokens import FixedLengths, ReadingOrder, SegmentLengths, Text, TextOrder, Tokens
+
+TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
+IGNORED = -100  # target that is not scored; F.cross_entropy ignores it
+
+
+# A tuple, because Lightning rebuilds batches to convert them and cannot rebuild frozen classes.
+class Segment(NamedTuple):
+    """The next few tokens of every row, and the token that follows each of them.
+
+    A loader of segments keeps memory: row b of a segment continues row b of the one before. A token
+    whose doc_pos_BL is 0 begins a document; the first token here continues 4 tokens of its row.
+
+    >>> ids_BT = torch.arange(10).reshape(2, 5)
+    >>> doc_pos_BL = torch.arange(4, 8).expand(2, 4)
+    >>> Segment(ids_BT[:, :-1], ids_BT[:, 1:], doc_pos_BL, index=1, loss_denominator=8.0).new_len
+    4
+    """
+
+    tokens_BL: Tensor
+    targets_BL: Tensor
+    """The token after each new token; IGNORED where none is predicted, as at the start of a
+    document. The first n_context tokens were read before, and have no targets."""
+    doc_pos_BL: Tensor
+    """Number of tokens of the same row and document before each token, which it may attend to."""
+    index: int  # segments read before this one
+    loss_denominator: float  # scored targets of all ranks, divided by the number of ranks
+    n_reread: int = 0  # last tokens, read again by the next one (ext_len); memory ends before them
+    host_targets_BL: Tensor | None = None
+    """The targets on the host, for a softmax that reads them; None if they are there already."""
+
+    @staticmethod
+    def from_batch(batch: Any, n_token: int) -> Segment:
+        """Return a segment, made of (tokens_BL, targets_BL) if necessary; each row is a document.
+
+        A batch of another kind, or with ids that are not below n_token, is a ValueError.
+        """
+        if isinstance(batch, Segment):
+            return batch
+        pair = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
+        expected = "(tokens, targets): two int64 tensors of one shape [rows, tokens]"
+        is_pair = all(isinstance(part, Tensor) and part.dtype == torch.long for part in pair)
+        require(is_pair, "batch", f"a {type(batch).__name__}", expected)
+        tokens_BL, targets_BL = pair
+        shapes = f"shapes {[*tokens_BL.shape]} and {[*targets_BL.shape]}"
+        is_batch = tokens_BL.dim() == 2 and tokens_BL.shape == targets_BL.shape
+        require(is_batch, "batch", shapes, expected)
+        # After an id outside the vocabulary, a GPU would compute nothing more.
+        for ids in (tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]):
+            low, high = torch.cat([ids, ids.new_zeros(1)]).aminmax()
+            found, known = f"ids from {int(low)} to {int(high)}", f"ids from 0 to {n_token - 1}"
+            require(0 <= int(low) <= int(high) < n_token, "batch", found, known)
+        doc_pos_BL = torch.arange(tokens_BL.size(1), device=tokens_BL.device).expand_as(tokens_BL)
+        return Segment(*pair, doc_pos_BL, 0, float((targets_BL != IGNORED).sum()))
+
+    @property
+    def new_len(self) -> int:
+        """Number of tokens per row that no earlier segment has read."""
+        return self.targets_BL.size(1)
+
+    @property
+    def n_context(self) -> int:
+        """Number of first tokens per row that earlier segments have read (ext_len)."""
+        return self.tokens_BL.size(1) - self.new_len
+
+    def to(self, device: torch.device | str, **kwargs: Any) -> Segment:
+        # Lightning asks for copies without waiting only of tensors.
+        options = {"non_blocking": self.tokens_BL.is_pinned()} | kwargs
+        tensors = {name: getattr(self, name).to(device, **options) for name in TENSORS}
+        on_host = self.targets_BL if self.targets_BL.is_cpu else self.host_targets_BL
+        return self._replace(**tensors, host_targets_BL=on_host)
+
+    def pin_memory(self) -> Segment:
+        """Return the segment in pinned memory, from which GPU copies are asynchronous."""
+        return self._replace(**{name: getattr(self, name).pin_memory() for name in TENSORS})
+
+    def rows(self, which: slice) -> Segment:
+        """Return some rows of the segment; their loss_denominator stays that of all rows."""
+        on_host = None if self.host_targets_BL is None else self.host_targets_BL[which]
+        tensors = {name: getattr(self, name)[which] for name in TENSORS}
+        return self._replace(**tensors, host_targets_BL=on_host)
+
+    def choose_targets(self, head: Any) -> Tensor:
+        """Return the targets where a network's softmax reads them: on its device, or the host."""
+        use_host = getattr(head, "reads_targets", False) and self.host_targets_BL is not None
+        return self.host_targets_BL if use_host else self.targets_BL
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A text read in B parallel rows, each a contiguous part of it; iterable over one pass.
+
+    Row b of a segment continues row b of the previous one. The first token of a row or document
+    is never a target, every other one is a target exactly once per pass (for a whole text in
+    order: the original's LMOrderedIterator).
+
+    >>> stream = Stream.from_tokens(torch.arange(9).numpy(), batch_size=2, tgt_len=2)
+    >>> [segment.tokens_BL.tolist() for segment in stream]
+    [[[0, 1], [4, 5]], [[2], [6]]]
+
+    Args:
+        tokens: the text.
+        batch_size: rows B over all ranks.
+        lengths: where segments begin and end.
+        order: the order in which tokens are read; by default that of the text.
+        warmup_len: unscored tokens that a row reads before its own; the first row has none.
+        ext_len: unscored tokens that a segment reads again; the first of a pass has none.
+        n_token: read only the first n_token tokens; None is all.
+        drop_last: leave out the last tokens, which do not fill all rows. Otherwise the last row is
+            padded with its last token; padding is not scored.
+        rank, world_size: this process reads rows rank * B / world_size and following.
+    """
+
+    tokens: Tokens
+    batch_size: int
+    lengths: SegmentLengths
+    order: ReadingOrder | None = None
+    warmup_len: int = 0
+    ext_len: int = 0
+    n_token: int | None = None
+    drop_last: bool = True
+    rank: int = 0
+    world_size: int = 1
+
+    @staticmethod
+    def from_tokens(ids: np.ndarray, batch_size: int, tgt_len: int, ext_len: int = 0) -> Stream:
+        return Stream(Text(ids), batch_size, FixedLengths(tgt_len), ext_len=ext_len)
+
+    @property
+    def end(self) -> int:
+        """Position after the last token that is read."""
+        return len(self.tokens) if self.n_token is None else min(self.n_token, len(self.tokens))
+
+    @property
+    def row_len(self) -> int:
+        """Tokens in a row, without its warm-up."""
+        unit = self.batch_size * self.tokens.row_multiple
+        n_unit = self.end // unit if self.drop_last else -(-self.end // unit)
+        return n_unit * self.tokens.row_multiple
+
+    @property
+    def n_target(self) -> int:
+        """Number of targets of a row in a pass, scored or not."""
+        return self.warmup_len + self.row_len - 1
+
+    def __len__(self) -> int:
+        """Return the number of segments in the first pass."""
+        return self.lengths.count_segments(self.n_target, 0)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return map(self.segment, range(len(self)))
+
+    def segment(self, index: int) -> Segment:
+        """Return segment `index` of an endless sequence of passes."""
+        n_pass, start, stop = self.lengths.find_bounds(self.n_target, index)
+        n_context = min(self.ext_len, start)
+        column_1T = np.arange(start - n_context, stop + 1)[None] - self.warmup_len
+        row_B1 = np.arange(self.batch_size)[:, None]
+        order = self.order or TextOrder(self.tokens)
+        position_BT, doc_pos_BT = order.find_places(n_pass, row_B1, column_1T, self.row_len)
+        doc_pos_BT = np.minimum(doc_pos_BT, column_1T + self.warmup_len)
+        new = slice(n_context + 1, None)
+        target_BL = position_BT[:, new]
+        is_target_BL = doc_pos_BT[:, new] >= self.tokens.n_unscored
+        scored_BL = is_target_BL & (column_1T[:, new] >= 0) & (target_BL < self.end)
+        n_row = self.batch_size // self.world_size
+        rows = slice(self.rank * n_row, (self.rank + 1) * n_row)
+        ids_BT = self.tokens.ids_at(np.minimum(position_BT[rows], self.end - 1)).astype(np.int64)
+        return Segment(
+            tokens_BL=torch.from_numpy(ids_BT[:, :-1].copy()),
+            targets_BL=torch.from_numpy(np.where(scored_BL[rows], ids_BT[:, new], IGNORED)),
+            doc_pos_BL=torch.from_numpy(doc_pos_BT[rows, :-1].astype(np.int64)),
+            index=index,
+            loss_denominator=int(scored_BL.sum()) / self.world_size,
+            # Also at the end of a pass, where nothing is read again: the next segment's doc_pos_BL
+            # starts at 0, so that it does not attend to memory.
+            n_reread=min(self.ext_len, stop),
+        )
+
+    def count_segments(self, n_pass: int) -> int:
+        """Return the segments of the first n_pass passes."""
+        return self.lengths.count_all(self.n_target, n_pass)
+
+    def count_targets(self, n_segment: int) -> int:
+        """Return the targets in the first n_segment segments, over all ranks and passes."""
+        if not n_segment:
+            return 0
+        n_pass, _, stop = self.lengths.find_bounds(self.n_target, n_segment - 1)
+        return self.batch_size * (n_pass * self.n_target + stop)
+
+
+@dataclass(eq=False)
+class TrainingLoader:
+    """The endless training stream, which can resume.
+
+    Its state counts the segments trained on, not the segments fetched: `commit` after each step.
+    """
+
+    stream: Stream
+    # Settings of reading; a state with other settings is not used.
+    read_as: Mapping[str, Any] = field(default_factory=dict)
+    n_segment: int | None = None  # repeat only the first ones (Lightning's overfit_batches)
+    consumed: int = 0
+
+    def __len__(self) -> int:
+        # It is endless, but without a length Lightning would prefetch batches.
+        return sys.maxsize
+
+    def __iter__(self) -> Iterator[Segment]:
+        for index in count(self.consumed):
+            nth = index % self.n_segment if self.n_segment else index
+            yield self.stream.segment(nth)._replace(index=index)
+
+    def count_segments(self, n_pass: int) -> int:
+        return n_pass * self.n_segment if self.n_segment else self.stream.count_segments(n_pass)
+
+    def count_targets(self, n_segment: int) -> int:
+        n_round, nth = divmod(n_segment, self.n_segment or sys.maxsize)
+        repeated = n_round * self.stream.count_targets(self.n_segment or 0)
+        return repeated + self.stream.count_targets(nth)
+
+    def commit(self, segment: Segment) -> None:
+        self.consumed = segment.index + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"consumed": self.consumed, "read_as": self.read_as}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the position; if the reading settings changed, start from the beginning."""
+        changed = self.find_changes(state["read_as"])
+        if changed:
+            values = (f"{name} was {was}, is {self.read_as[name]}" for name, was in changed.items())
+            warnings.warn(f"reading from the start of the text: {'; '.join(values)}", stacklevel=2)
+        self.consumed = 0 if changed else state["consumed"]
+
+    def find_changes(self, read_as: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the former values of reading settings that have changed."""
+        before = {"ext_len": 0, "restart_len": None} | read_as
+        return {n: before.get(n) for n, value in self.read_as.items() if before.get(n) != value}

@@ -1,0 +1,234 @@
+"""Nats of a text, and the result of an evaluation; validation in training computes the same.
+
+B rows   L segment   K scored targets   T tokens of a row   N tokens of the text   D width
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.eval_text import EvalText
+from ..data.stream import IGNORED, Stream
+from ..data.tokens import Text, Tokens
+from ..errors import NonFiniteError, require
+from ..machine import describe_environment, peak_memory
+from ..model import EvalSameLength, Network, eval_mode, find_device
+from ..model.adaptation import USUAL, Adaptation, AdaptedReader, make_adapted_reader
+from ..model.reading import read_segment, readings, score_segment
+from .protocols import PROTOCOLS, Protocol, ProtocolOptions
+
+FETCHED = 16  # segments whose nats are fetched from a GPU together
+BLOCKS = 1000  # maximum number of blocks
+SHORTEST_BLOCK = 64
+"""Minimum tokens per block: neighboring tokens are too correlated to be sampled one by one."""
+RESAMPLES, SEED, LEVEL = 1000, 1, 0.95
+"""Samples and seed of the block bootstrap, and its confidence level."""
+
+
+class TokenNats(NamedTuple):
+    """Some scored tokens of a text: their positions in it, and the nats of each."""
+
+    position_K: np.ndarray
+    nats_K: Tensor
+
+
+def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
+    """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
+    parts, device = score_segments(model, tokens, protocol), find_device(model)
+    # Nats are fetched together, because that waits for a GPU.
+    while group := list(islice(parts, 1 if device.type == "cpu" else FETCHED)):
+        nats_K = torch.cat([part.nats_K for part in group]).cpu()
+        counts = [len(part.nats_K) for part in group]
+        for part, part_K in zip(group, nats_K.split(counts), strict=True):
+            yield TokenNats(part.position_K, part_K)
+
+
+@torch.inference_mode()
+def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
+    """Yield the scored tokens of each segment, with their nats on the model's device."""
+    stream, device = protocol.stream(tokens), find_device(model)
+    reader = make_adapted_reader(model, protocol)
+    memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
+    has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0 and not protocol.adapts
+    with eval_mode(model):
+        for index in range(len(stream)):
+            segment = stream.segment(index)
+            scored_BL = segment.targets_BL != IGNORED
+            # Segments before the first scored window have no effect without memory.
+            if has_no_memory and not scored_BL.any():
+                continue
+            # The host knows which tokens are scored.
+            index_K, target_K = scored_BL.flatten().nonzero()[:, 0], segment.targets_BL[scored_BL]
+            on_device_K = index_K.to(device, non_blocking=True)
+            if isinstance(reader, AdaptedReader):
+                nats_BL, memory = score_segment(reader, segment.to(device), memory)
+                nats_K = nats_BL.flatten()[on_device_K]
+            else:
+                h_BLD, memory = read_segment(reader, segment.to(device), memory)
+                # A warm-up needs no logits.
+                nats_K = reader.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
+            _, _, stop = stream.lengths.find_bounds(stream.n_target, index)
+            column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
+            position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
+            yield TokenNats(position_BL[scored_BL.numpy()], nats_K)
+
+
+def stream_nats(
+    model: Network,
+    tokens: Tensor | np.ndarray,
+    *,
+    batch_size: int,
+    tgt_len: int,
+    warmup_len: int = 0,
+    mem_len: int | None = None,
+    clamp_len: int | None = None,
+    same_length: EvalSameLength = None,
+    ext_len: int = 0,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
+) -> Tensor:
+    """Return the nats of every scored token of a text, in input order: nats_BT.
+
+    >>> model, vocab = load("version_0")
+    >>> ids = vocab.encode_text("to be or not to be")
+    >>> stream_nats(model, ids, batch_size=1, tgt_len=8).shape
+    torch.Size([1, 17])
+
+    `tokens` are ids in one dimension, read in rows, each with an empty memory at first. The first
+    token of a row is not scored; with a warm-up, only the first token of the text is not (nan).
+    All lengths are those of `Protocol`. The model's mode is restored. With enough memory, tgt_len
+    only affects the speed, unless the adaptation takes a step after each segment.
+
+    Raises:
+        ValueError: an invalid length or id, or fewer than two tokens for each row.
+    """
+    lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}
+    lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
+    lengths |= adaptation.given
+    protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
+    ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
+    require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
+    low, high, last = ids.min(initial=0), ids.max(initial=0), model.config.n_token - 1
+    require(0 <= low <= high <= last, "tokens", f"ids from {low} to {high}", f"0 to {last}")
+    row_len, parts = len(ids) // batch_size, list(score_text(model, Text(ids), protocol))
+    nats_K = torch.cat([part.nats_K for part in parts])
+    nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
+    nats_N[torch.from_numpy(np.concatenate([part.position_K for part in parts]))] = nats_K
+    return nats_N.view(batch_size, row_len)[:, 0 if warmup_len else 1 :].to(find_device(model))
+
+
+class NatsAccumulator:
+    """Sums in float64 over blocks of consecutive tokens of a text of n_token."""
+
+    def __init__(self, n_token: int) -> None:
+        self.block_len = max(SHORTEST_BLOCK, -(-n_token // BLOCKS))
+        n_block = -(-n_token // self.block_len)
+        self.nats, self.count = np.zeros(n_block), np.zeros(n_block, np.int64)
+
+    def add(self, part: TokenNats) -> None:
+        block_K, n_block = part.position_K // self.block_len, len(self.nats)
+        self.nats += np.bincount(block_K, part.nats_K.double().numpy(), n_block)
+        self.count += np.bincount(block_K, minlength=n_block)
+
+    @property
+    def n_scored(self) -> int:
+        return int(self.count.sum())
+
+    @property
+    def mean(self) -> float:
+        return float(self.nats.sum() / self.n_scored)
+
+    def interval(self) -> list[float]:
+        """Return the confidence interval of the mean at LEVEL; [] for a single block.
+
+        A block bootstrap (Kuensch 1989): blocks are drawn with replacement.
+        """
+        is_scored = self.count > 0
+        nats, count = self.nats[is_scored], self.count[is_scored]
+        if len(nats) < 2:
+            return []
+        equally = np.full(len(nats), 1 / len(nats))
+        times = np.random.default_rng(SEED).multinomial(len(nats), equally, RESAMPLES)
+        means = (times @ nats) / (times @ count)
+        return np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+
+    def summary(self, unit: str, n_byte: float) -> dict[str, Any]:
+        size = n_byte / self.n_scored if n_byte else None
+        means = readings(self.mean, unit, size)
+        ends = [readings(nats, unit, size) for nats in self.interval()]
+        interval = {name: [end[name] for end in ends] or None for name in means}
+        blocks = {"block_len": self.block_len, "blocks": int((self.count > 0).sum())}
+        interval |= {"level": LEVEL, **blocks, "resamples": RESAMPLES, "seed": SEED}
+        counts = {"tokens_scored": self.n_scored, "bytes_scored": n_byte or None}
+        return counts | means | {"interval": interval}
+
+
+def evaluate(
+    model: Network,
+    text: EvalText,
+    protocol: Protocol,
+    nats_N: np.ndarray | None = None,
+    report: Callable[[int], object] = lambda count: None,
+) -> dict[str, Any]:
+    """Score a text in constant memory, and report the number of scored tokens per segment.
+
+    nats_N receives the nats of scored tokens, at their positions in the text.
+
+    Raises:
+        ValueError: an invalid length, or a text without scored tokens.
+        NonFiniteError: nats that are not finite.
+    """
+    stream, n_byte, n_cold, began = protocol.stream(text.tokens), 0.0, 0, time.perf_counter()
+    total = NatsAccumulator(stream.end)
+    mem_len = protocol.lengths.resolve(model.config).mem_len
+    for part in score_text(model, text.tokens, protocol):
+        n_byte += text.count_bytes(part.position_K) or 0.0
+        n_cold += count_cold_starts(part, stream, mem_len)
+        total.add(part)
+        if nats_N is not None:
+            nats_N[part.position_K] = part.nats_K.numpy()
+        report(len(part.position_K))
+    if not total.n_scored:
+        raise ValueError(f"{text.name}: no token is scored; expected a text of two tokens or more")
+    if not math.isfinite(total.mean):
+        cause = f"the rate {protocol.rate:g} is too large, or " if protocol.rate else ""
+        cause += "the network's weights are invalid"
+        raise NonFiniteError(f"{text.name}: nats {total.mean}; {cause}")
+    seconds = time.perf_counter() - began
+    record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
+    record |= total.summary(text.vocab.unit, n_byte)
+    record["unknown_share"] = text.unknown_share(stream.end)
+    record |= {"seconds": seconds, "tokens_per_second": total.n_scored / seconds}
+    record["peak_memory_bytes"] = peak_memory(find_device(model))
+    return record | describe_environment(find_device(model))
+
+
+def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
+    """Return how many targets of a segment are scored with a context of only one token.
+
+    The text's own beginning counts; beginnings of documents do not.
+    """
+    if not mem_len and not stream.ext_len:
+        return len(np.unique(part.position_K // stream.row_len))
+    column_K = part.position_K if stream.warmup_len else part.position_K % stream.row_len
+    return int((column_K == 1).sum())
+
+
+def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict[str, Any]:
+    """Return the text and the protocol as plain values, with the lengths in use."""
+    fields, standard = asdict(protocol), asdict(PROTOCOLS[protocol.name])
+    lengths = {name: fields[name] for name in asdict(ProtocolOptions()) if name not in USUAL}
+    changed = [name for name in lengths if fields[name] != standard[name]]
+    lengths |= protocol.lengths.resolve(model.config)._asdict()
+    lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
+    record = {"protocol": protocol.full_name}
+    record["adaptation"] = protocol.fill().given if protocol.adapts else None
+    record |= {"changed": changed, "source": protocol.source}
+    record |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
+    return record | {"lengths": lengths}

@@ -1,0 +1,138 @@
+"""The state of decoding, as a value: tokens, and the memory of the tokens read.
+
+B texts   L tokens of the longest text   W recent tokens   V vocabulary   D width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ..errors import NonFiniteError, require
+from ..model import EvalLengths, Network, Reader, find_device
+from ..model.adaptation import Adaptation, AdaptedMemory, make_adapted_reader
+from ..model.contract import AnyMemory, is_transformer_xl
+
+SEGMENT_LEN = 128  # tokens per segment of a prompt
+
+
+@dataclass(frozen=True)
+class DecodingState:
+    """B texts aligned at their ends; shorter ones are padded at the start, masked by position."""
+
+    tokens_BL: Tensor
+    length_B: Tensor
+    """Tokens of each text without padding; always in host memory."""
+    memory: AnyMemory
+    ext_len: int = 0
+    """Tokens read again with each new one, in addition to the memory."""
+    n_read: int = 0
+    """Columns read so far; the last token is read when the next one is predicted."""
+    adaptation: Adaptation = Adaptation()
+    """What is learned from the text; not in files of states."""
+
+    def __len__(self) -> int:
+        return self.tokens_BL.size(1)
+
+    @property
+    def is_padded(self) -> bool:
+        return bool((self.length_B < len(self)).any())
+
+    def row_tokens(self, row: int) -> Tensor:
+        return self.tokens_BL[row, len(self) - int(self.length_B[row]) :]
+
+    def append_tokens(self, tokens_BL: Tensor) -> DecodingState:
+        length_B = self.length_B + tokens_BL.size(1)
+        tokens_BL = torch.cat([self.tokens_BL, tokens_BL.to(self.tokens_BL)], dim=1)
+        return replace(self, tokens_BL=tokens_BL, length_B=length_B)
+
+    def doc_positions(self, start: int, stop: int) -> Tensor | None:
+        """Return the tokens of its own text before each token of these columns: doc_pos_BL."""
+        if not self.is_padded:
+            # Without padding, the mask of the memory is enough, and faster.
+            return None
+        doc_pos_BL = torch.arange(start, stop) - len(self) + self.length_B[:, None]
+        return doc_pos_BL.clamp(min=0).to(self.tokens_BL.device)
+
+    def recent_tokens(self, count: int) -> Tensor:
+        """Return the last tokens of each text, recent_BW; shorter texts repeat their last one."""
+        recent_BW = self.tokens_BL[:, max(len(self) - count, 0) :]
+        if not self.is_padded:
+            return recent_BW
+        is_text_BW = torch.arange(-recent_BW.size(1), 0) >= -self.length_B[:, None]
+        return recent_BW.where(is_text_BW.to(recent_BW.device), recent_BW[:, -1:])
+
+
+def find_missing_memory(model: Network, mem_len: int | None) -> str | None:
+    """Return why tokens must be read again with each new one, or None if memory suffices."""
+    if getattr(model.config, "is_absolute", False):
+        return "positions are absolute"
+    is_empty = EvalLengths(mem_len).resolve(model.config).mem_len == 0
+    return "mem_len is 0" if is_empty else None
+
+
+def start_decoding(
+    model: Network,
+    prompts: Sequence[Tensor],
+    mem_len: int | None = None,
+    ext_len: int = 0,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
+) -> DecodingState:
+    """Return the state before any token of the prompts is read."""
+    require(len(prompts) > 0, "prompts", "none", "at least one")
+    lengths = [len(prompt_L) for prompt_L in prompts]
+    require(min(lengths) > 0, "prompt", "empty prompt", "at least one token")
+    ids = torch.cat([prompt_L.cpu() for prompt_L in prompts])
+    n_token = model.config.n_token
+    is_known = int(ids.min()) >= 0 and int(ids.max()) < n_token
+    require(is_known, "prompt", ids.tolist()[:9], f"ids from 0 to {n_token - 1}")
+    require(ext_len >= 0, "ext_len", ext_len, "0 or more")
+    # Otherwise the context would be a single token.
+    reason = find_missing_memory(model, mem_len)
+    require(not reason or ext_len > 0, "ext_len", ext_len, f"at least 1, because {reason}")
+    tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=find_device(model))
+    for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
+        tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
+    reader = make_adapted_reader(model, adaptation)
+    memory = reader.empty_memory(len(prompts), EvalLengths(mem_len))
+    return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len, adaptation=adaptation)
+
+
+@torch.inference_mode()
+def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState]:
+    """Read the texts to their ends; return logits_BV of the next token, and the state."""
+    h_BLD, state = read_tokens(reader, state, len(state))
+    logits_BV = reader.head(h_BLD[:, -1])
+    if isinstance(state.memory, AdaptedMemory):
+        doc_pos_B1 = state.doc_positions(len(state) - 1, len(state))
+        logits_BV = state.memory.cache.mix(logits_BV, doc_pos_B1)
+    if not logits_BV.amax(dim=-1).isfinite().all():
+        raise NonFiniteError("the logits are not finite: the weights of the network are invalid")
+    return logits_BV, state
+
+
+def read_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[Tensor, DecodingState]:
+    """Read the texts up to column `end`; return the states h_BLD of the last segment read."""
+    memory, ext_len = state.memory, state.ext_len
+    # Segments are aligned to the end, so that padding does not shift them; the last token is its
+    # own segment, like each generated token.
+    start = state.n_read or count_skippable_tokens(reader, state)
+    bounds = [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
+    for first, stop in pairwise(bounds):
+        first = max(first - ext_len, 0)
+        tokens_BL, doc_pos_BL = state.tokens_BL[:, first:stop], state.doc_positions(first, stop)
+        h_BLD, memory = reader.hidden(tokens_BL, memory, doc_pos_BL, min(ext_len, stop))
+    return h_BLD, replace(state, memory=memory, n_read=end)
+
+
+def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
+    """Return the number of first tokens that cannot affect the last one through any memory."""
+    if not is_transformer_xl(net) or net.config.memory_source == "same_layer":
+        return 0
+    # Each layer extends the context by its memory and the segment after it.
+    visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)
+    return max(len(state) - visible, 0)

@@ -1,0 +1,227 @@
+"""Networks that learn from a text while they score it.
+
+The continuous cache is in state_cache.py. Dynamic evaluation (Krause et al. 2018) takes a step on
+the mean loss of each segment after its score:
+
+    weights <- weights - rate * gradient + decay * (trained weights - weights)
+
+At the beginning of each document, the cache is empty and the weights are the trained ones.
+
+B rows   L segment   D width
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import convert_fields, require
+from .config import EvalLengths
+from .contract import AnyMemory, Network, has_states
+from .inference import Reader, make_reader
+from .parts import PackedLinear
+from .state_cache import StateCache, mix_logp
+
+USUAL = {"cache_len": 0, "cache_theta": 40.0, "cache_weight": 0.4, "rate": 0.0, "decay": 0.0}
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What is learned from a text while it is scored; None is the usual value.
+
+    >>> Adaptation(cache_len=2000, rate=0.1).describe()
+    'cache_len 2000, cache_theta 40, cache_weight 0.4, rate 0.1, decay 0'
+    """
+
+    cache_len: int | None = None
+    """States in a continuous cache of each row; left out, or 0: no cache."""
+    cache_theta: float | None = None
+    """Sharpness of the cache, the factor of the cosine of two states; left out, 40."""
+    cache_weight: float | None = None
+    """Share of the cache in the mixture with the network; left out, 0.4."""
+    rate: float | None = None
+    """Step size of dynamic evaluation, which reads a single row; left out, or 0: no steps."""
+    decay: float | None = None
+    """Share of the way back to the trained weights in each step; left out, 0."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        # A float32 holds exp(75), and sums of a million of it.
+        for name, most in zip(USUAL, (10**9, 75, 1, 10**6, 1), strict=True):
+            value = getattr(self, name)
+            is_valid = value is None or 0 <= value <= most
+            require(is_valid, name, value, f"from 0 to {most:,}")
+
+    @property
+    def adapts(self) -> bool:
+        return bool(self.cache_len or self.rate)
+
+    def fill(self) -> Adaptation:
+        """Return the same with usual values in place of None."""
+        return Adaptation(**USUAL | self.given)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values other than None, by name."""
+        return {name: value for name in USUAL if (value := getattr(self, name)) is not None}
+
+    def describe(self) -> str:
+        names = ("cache_len", "cache_theta", "cache_weight") if self.cache_len else ()
+        names += ("rate", "decay") if self.rate else ()
+        return ", ".join(f"{name} {getattr(self.fill(), name):g}" for name in names)
+
+
+@dataclass(frozen=True)
+class AdaptedMemory:
+    """The memory of a network, and the cache of its last states."""
+
+    memory: AnyMemory
+    cache: StateCache | None
+    n_reread: int = 0
+    """First tokens of the next segment that have been read."""
+
+    @property
+    def batch_size(self) -> int:
+        return self.memory.batch_size
+
+    @property
+    def mem_len(self) -> int:
+        return self.memory.mem_len + (self.cache.cache_len if self.cache else 0)
+
+    def rows(self, index_B: Tensor | slice) -> AdaptedMemory:
+        """Return these rows, in this order; a row may occur twice."""
+        cache = self.cache and self.cache.rows(index_B)
+        return replace(self, memory=self.memory.rows(index_B), cache=cache)
+
+
+class AdaptedReader:
+    """A network that adapts to what it reads, with the methods of a `CachedReader`.
+
+    Only the weights of a copy change. `hidden` reads a segment; `score` scores it too; `loss`
+    scores it and then learns from it. Arguments are those of a network's methods.
+    """
+
+    def __init__(self, net: Network, adaptation: Adaptation) -> None:
+        self.trained, self.config, self.use = net, net.config, adaptation.fill()
+        is_possible = has_states(net) or not self.use.cache_len
+        expected = f"0, as {type(net).__name__} has no method hidden and no head"
+        require(is_possible, "cache_len", self.use.cache_len, expected)
+        is_possible = not self.use.rate or is_trainable(net)
+        require(is_possible, "rate", self.use.rate, "0, or whole weights in float32, not packed")
+
+    @cached_property
+    def net(self) -> Network:
+        """The network itself, or a copy for gradient steps on all of its weights."""
+        if not self.use.rate:
+            return self.trained
+        with torch.inference_mode(False):
+            return copy.deepcopy(self.trained).eval().requires_grad_(True)
+
+    @cached_property
+    def inner(self) -> Reader:
+        return make_reader(self.net, uses_cache=not self.use.rate)
+
+    @property
+    def head(self) -> Any:
+        return self.inner.head
+
+    def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AdaptedMemory:
+        is_possible = not self.use.rate or batch_size == 1
+        require(is_possible, "rate", self.use.rate, f"0, or a single row, not {batch_size}")
+        cache = StateCache(*astuple(self.use)[:3]) if self.use.cache_len else None
+        reader = make_reader(self.trained, uses_cache=not self.use.rate)
+        # Tensors made under inference_mode take part in no gradient.
+        with torch.inference_mode(False):
+            return AdaptedMemory(reader.empty_memory(batch_size, lengths), cache)
+
+    def hidden(
+        self,
+        tokens_BL: Tensor,
+        memory: AdaptedMemory,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, AdaptedMemory]:
+        h_BLD, inner = self.inner.hidden(tokens_BL, memory.memory, doc_pos_BL, n_reread)
+        new = slice(memory.n_reread, None)
+        cache = memory.cache and memory.cache.append(h_BLD[:, new], tokens_BL[:, new])
+        return h_BLD, AdaptedMemory(inner, cache, n_reread)
+
+    def score(self, *inputs: Any) -> tuple[Tensor, AdaptedMemory]:
+        nats_BL, _, memory = self._score(*inputs)
+        return nats_BL, memory
+
+    def loss(self, *inputs: Any) -> tuple[Tensor, AdaptedMemory]:
+        if not self.use.rate:
+            return self.score(*inputs)
+        with torch.inference_mode(False), torch.enable_grad():
+            # Tensors made under inference_mode take part in no gradient; copies do.
+            return self._learn(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
+
+    def _learn(
+        self,
+        tokens_BL: Tensor,
+        targets_BL: Tensor,
+        memory: AdaptedMemory,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, AdaptedMemory]:
+        inputs = tokens_BL, targets_BL, memory, doc_pos_BL, n_reread
+        token_L = torch.arange(targets_BL.size(1), device=tokens_BL.device)
+        # Where the document of each token begins; it is negative before this segment.
+        begin_L = token_L - (token_L + 1 if doc_pos_BL is None else doc_pos_BL[0, -len(token_L) :])
+        before_BL: Tensor | None = None
+        if begin_L[-1] >= 0:
+            # Documents begin here; the one before them is scored with the weights so far.
+            with torch.no_grad():
+                before_BL, _ = self.score(*inputs)
+                # Private, as in torch's own optimizers.
+                torch._foreach_copy_([*self.net.parameters()], [*self.trained.parameters()])
+        nats_BL, network_BL, memory = self._score(*inputs)
+        is_learned_L = (targets_BL[0].to(token_L) >= 0) & (token_L >= begin_L[-1])
+        self._step(network_BL[0, is_learned_L])
+        return nats_BL if before_BL is None else nats_BL.where(begin_L >= 0, before_BL), memory
+
+    def _score(
+        self, tokens_BL: Tensor, targets_BL: Tensor, memory: AdaptedMemory, *place: Any
+    ) -> tuple[Tensor, Tensor, AdaptedMemory]:
+        """Return nats_BL of the mixture, those of the network, with gradient, and the memory."""
+        h_BLD, memory = self.hidden(tokens_BL, memory, *place)
+        network_BL = self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL)
+        nats_BL, cache = network_BL.detach(), memory.cache
+        if cache:
+            mixed_BL = -mix_logp(-nats_BL, cache.score(targets_BL, *place[:1]), cache.weight)
+            nats_BL = mixed_BL.where(targets_BL.to(mixed_BL.device) >= 0, 0.0)
+        return nats_BL, network_BL, memory
+
+    def _step(self, nats_K: Tensor) -> None:
+        """Take a step on the mean of some nats of the network."""
+        if not len(nats_K):
+            return
+        weights = list(self.net.parameters())
+        gradients = torch.autograd.grad(nats_K.mean(), weights, allow_unused=True)
+        with torch.no_grad():
+            torch._foreach_lerp_(weights, [*self.trained.parameters()], self.use.decay)
+            for weight, gradient in zip(weights, gradients, strict=True):
+                if gradient is not None:
+                    weight.sub_(gradient, alpha=self.use.rate)
+
+
+def is_trainable(net: Network) -> bool:
+    """Return True if weights are whole, in float32 at least, and not packed."""
+    is_packed = any(isinstance(module, PackedLinear) for module in net.modules())
+    weights = [*net.parameters()]
+    return not is_packed and all(w.itemsize > 2 and not hasattr(w, "full_tensor") for w in weights)
+
+
+def make_adapted_reader(
+    net: Network | AdaptedReader, adaptation: Adaptation
+) -> Reader | AdaptedReader:
+    """Return a network as evaluation calls it, which adapts if this is asked for, or itself."""
+    if isinstance(net, AdaptedReader):
+        return net
+    return AdaptedReader(net, adaptation) if adaptation.adapts else make_reader(net)

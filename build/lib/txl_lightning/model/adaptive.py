@@ -1,0 +1,257 @@
+"""Embedding and softmax, plain or in clusters: rarer tokens have narrower embeddings.
+
+Adaptive input embeddings (Baevski and Auli 2019) and adaptive softmax (Grave et al. 2017), as in
+the paper for WikiText-103 and One Billion Word. Ids are sorted by frequency.
+
+B rows   L segment   Y tokens of any rows   D width   E width of a cluster's embeddings
+V vocabulary   X clusters except the first
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import require
+from .config import TransformerXLConfig
+from .parts import Linear, linear
+
+CACHED_LOGITS = 1 << 18  # logits that are converted to float32, and summed, at once
+Scorer = Callable[[Tensor], Tensor]  # maps h_YD to unnormalized log-probabilities of some tokens
+
+
+def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
+    """Return the embedding and the softmax: plain, projected, or in clusters."""
+    if config.cutoffs:
+        adaptive = AdaptiveEmbedding(config)
+        return adaptive, AdaptiveSoftmax(config, adaptive)
+    if config.has_projections:
+        narrow = AdaptiveEmbedding(config)
+        return narrow, Softmax(config, narrow.tables[0], output_projections(config, narrow)[0])
+    table = nn.Embedding(config.n_token, config.d_model)
+    return table, Softmax(config, table, nn.Identity())
+
+
+def ids_of_clusters(config: TransformerXLConfig) -> list[range]:
+    """Return each cluster's ids, most frequent tokens first; ValueError if the last is empty."""
+    bounds, smaller = [0, *config.cutoffs], f"smaller than the vocabulary, {config.n_token}"
+    require(bounds[-1] < config.n_token, "cutoffs", list(config.cutoffs), smaller)
+    return [range(start, stop) for start, stop in pairwise([*bounds, config.n_token])]
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Embeddings with a width per cluster, projected to the width of the model.
+
+    As in the original, a single table as wide as the model has no projection; others all have one.
+    """
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        # A table for each cluster, or one for all.
+        self.ids = ids_of_clusters(config) if config.n_table > 1 else [range(config.n_token)]
+        widths = [config.embed_width // config.div_val**i for i in range(len(self.ids))]
+        self.tables = nn.ModuleList(map(nn.Embedding, map(len, self.ids), widths))
+        projected = widths if config.has_projections else []
+        self.projections = nn.ModuleList(
+            Linear(width, config.d_model, bias=False) for width in projected
+        )
+
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        # Every table looks up every token, so that shapes do not depend on ids.
+        h_BLD = self._embed(0, tokens_BL)
+        for i in range(1, len(self.tables)):
+            is_in_table_BL1 = (tokens_BL >= self.ids[i].start)[..., None]
+            h_BLD = torch.where(is_in_table_BL1, self._embed(i, tokens_BL), h_BLD)
+        return h_BLD
+
+    def _embed(self, i: int, tokens_BL: Tensor) -> Tensor:
+        row_BL = tokens_BL - self.ids[i].start
+        # Ids of other tables are clamped; ids outside the vocabulary still raise an error.
+        if i > 0:
+            row_BL = row_BL.clamp(min=0)
+        if i + 1 < len(self.tables):
+            row_BL = row_BL.clamp(max=len(self.ids[i]) - 1)
+        vector_BLE = self.tables[i](row_BL)
+        return self.projections[i](vector_BLE) if self.projections else vector_BLE
+
+
+class Softmax(nn.Module):
+    """The plain softmax, after a projection `down`; tied, it shares the weights of `table`."""
+
+    reads_targets = False
+
+    def __init__(self, config: TransformerXLConfig, table: nn.Embedding, down: nn.Module) -> None:
+        super().__init__()
+        self.chunk_size = config.loss_chunk_size
+        self.down = down
+        self.out = Linear(config.embed_width, config.n_token)
+        if config.tie_weight:
+            self.out.weight = table.weight
+
+    def forward(self, h_BLD: Tensor) -> Tensor:
+        # Views: autocast caches the cast of a parameter, and would sum chunk gradients in bfloat16.
+        weight, bias = (each.view_as(each) for each in (self.out.weight, self.out.bias))
+        return linear(self.down(h_BLD), weight, bias)
+
+    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
+        """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
+        h_YD = h_BLD.flatten(0, -2)
+        target_Y = targets_BL.flatten().to(h_YD.device, non_blocking=True)
+        return score_chunks(self, h_YD, target_Y, self.chunk_size).view(targets_BL.shape)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """Softmax over the first cluster and the other clusters, then within a cluster.
+
+    Entry i of `cluster` is the score of the whole cluster i + 1.
+    """
+
+    reads_targets = True
+    """True: the shapes of `nats` depend on the targets, so that a compiled one would be recompiled,
+    and targets on a GPU are waited for: it takes those on the host too."""
+
+    def __init__(self, config: TransformerXLConfig, embedding: AdaptiveEmbedding) -> None:
+        super().__init__()
+        self.chunk_size = config.loss_chunk_size
+        self.ids = ids_of_clusters(config)
+        self.cluster = Linear(config.embed_width, len(self.ids) - 1)
+        shapes = [(table.embedding_dim, table.num_embeddings) for table in embedding.tables]
+        self.outs = nn.ModuleList(Linear(*shape) for shape in shapes)
+        self.downs = nn.ModuleList(output_projections(config, embedding))
+        if config.tie_weight:
+            for out, table in zip(self.outs, embedding.tables, strict=True):
+                out.weight = table.weight
+
+    def forward(self, h_BLD: Tensor) -> Tensor:
+        """Return log-probabilities of the whole vocabulary, logp_BLV; they sum to one."""
+        first, *tails = (at_least_float32(score(h_BLD)).log_softmax(-1) for score in self.scorers())
+        token_BLV, *cluster_X = first.tensor_split([-i for i in range(len(tails), 0, -1)], -1)
+        tails = [tail_BLV + logp_BL1 for tail_BLV, logp_BL1 in zip(tails, cluster_X, strict=True)]
+        return torch.cat([token_BLV, *tails], dim=-1)
+
+    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
+        """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
+        h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.cpu().numpy().ravel()
+        send = partial(send_to, h_YD.device)
+        first, *tails = self.scorers()
+        cluster_Y = sum(target_Y >= ids.start for ids in self.ids[1:])
+        # The first softmax is over the frequent tokens and the other clusters.
+        first_Y = np.where(cluster_Y == 0, target_Y, len(self.ids[0]) - 1 + cluster_Y)
+        nats_Y = score_chunks(first, h_YD, send(first_Y), self.chunk_size)
+        for i, tail in enumerate(tails, start=1):
+            index_Y = np.flatnonzero(cluster_Y == i)
+            row_Y, index_Y = send(target_Y[index_Y] - self.ids[i].start), send(index_Y)
+            tail_Y = score_chunks(tail, h_YD[index_Y], row_Y, self.chunk_size)
+            nats_Y = nats_Y.index_add(0, index_Y, tail_Y)
+        return nats_Y.view(targets_BL.shape)
+
+    def scorers(self) -> list[Scorer]:
+        """Return a scorer for each cluster's tokens; the first one also scores the clusters."""
+        sizes = [len(ids) for ids in self.ids]
+        cuts = [sizes] if len(self.outs) == 1 else [[size] for size in sizes]
+        # A matrix is split once, because the gradient of every slice has the full size.
+        parts = [
+            part
+            for out, cut in zip(self.outs, cuts, strict=True)
+            for part in zip(out.weight.split(cut), out.bias.split(cut), strict=True)
+        ]
+
+        def score(i: int, h_YD: Tensor) -> Tensor:
+            h_YE = self.downs[i](h_YD)
+            logits_YV = linear(h_YE, *parts[i])
+            return logits_YV if i else torch.cat([logits_YV, self.cluster(h_YE)], dim=-1)
+
+        return [partial(score, i) for i in range(len(parts))]
+
+
+class Projection(nn.Module):
+    """Projection from hidden to embedding width, with the weight layout of the embedding's."""
+
+    def __init__(self, weight_DE: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight_DE
+
+    def forward(self, h_BLD: Tensor) -> Tensor:
+        return linear(h_BLD, self.weight.t())
+
+
+def output_projections(
+    config: TransformerXLConfig, embedding: AdaptiveEmbedding
+) -> list[nn.Module]:
+    """Return each cluster's projection, shared with the embedding where tie_projs is true."""
+    ties = config.tie_projs or (False,) * (len(config.cutoffs) + 1)
+    if not config.has_projections:
+        return [nn.Identity() for _ in ties]
+    weights = [embedding.projections[min(i, config.n_table - 1)].weight for i in range(len(ties))]
+    return [
+        Projection(weight if tie else nn.Parameter(torch.zeros_like(weight)))
+        for weight, tie in zip(weights, ties, strict=True)
+    ]
+
+
+def send_to(device: torch.device, numbers: np.ndarray) -> Tensor:
+    """Copy numbers to a device without waiting for it."""
+    return torch.from_numpy(numbers).to(device, non_blocking=True)
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Convert half precision to float32: sums over the vocabulary need it."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def score_chunks(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int | None) -> Tensor:
+    """Return nats_Y with the logits of `chunk_size` tokens at once, recomputed for gradients."""
+    if chunk_size is None or chunk_size >= len(target_Y):
+        return nats(scorer, h_YD, target_Y)
+    chunks = zip(h_YD.split(chunk_size), target_Y.split(chunk_size), strict=True)
+    options = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(nats, scorer, *chunk, **options) for chunk in chunks])
+
+
+def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:
+    """Return nats_Y; 0, without gradient, of targets of -100, as `cross_entropy` defines."""
+    logits_YV = scorer(h_YD)
+    # Elsewhere, and compiled, one kernel converts and sums.
+    if logits_YV.is_cpu and logits_YV.itemsize <= 4 and not torch.compiler.is_compiling():
+        return NatsByRows.apply(logits_YV, target_Y)
+    return F.cross_entropy(at_least_float32(logits_YV), target_Y, reduction="none")
+
+
+class NatsByRows(torch.autograd.Function):
+    """Nats of logits in float32 or half precision: some rows at a time stay in a CPU's caches."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_YV: Tensor, target_Y: Tensor) -> Tensor:
+        ctx.save_for_backward(logits_YV, target_Y)
+        nats_Y, index_Y1 = target_Y.float(), target_Y[:, None].clamp(min=0)
+        for rows in split_rows(logits_YV):
+            wide_XV = logits_YV[rows].float()
+            # -log p without underflow: the most likely token's p is at least 1 / V.
+            below_top_X = wide_XV.amax(dim=-1) - wide_XV.gather(1, index_Y1[rows])[:, 0]
+            nats_Y[rows] = below_top_X - wide_XV.softmax(dim=-1).amax(dim=-1).log()
+        return nats_Y.masked_fill_(target_Y < 0, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_nats_Y: Tensor) -> tuple[Tensor, None]:
+        logits_YV, target_Y = ctx.saved_tensors
+        d_YV, index_Y1 = torch.empty_like(logits_YV), target_Y[:, None].clamp(min=0)
+        scale_Y1 = d_nats_Y.masked_fill(target_Y < 0, 0)[:, None]
+        for rows in split_rows(logits_YV):
+            # The softmax, less 1 at the target.
+            d_XV = logits_YV[rows].softmax(dim=-1, dtype=torch.float32).mul_(scale_Y1[rows])
+            d_YV[rows] = d_XV.scatter_add_(1, index_Y1[rows], -scale_Y1[rows])
+        return d_YV, None
+
+
+def split_rows(logits_YV: Tensor) -> Iterator[slice]:
+    n_row = max(CACHED_LOGITS // logits_YV.size(-1), 1)
+    for start in range(0, len(logits_YV), n_row):
+        yield slice(start, start + n_row)

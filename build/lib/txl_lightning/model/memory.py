@@ -1,0 +1,133 @@
+"""Memory of previous segments, as a value (Section 3.2).
+
+B rows   L tokens in the segment   M in memory   S = M + L visible   T = S + 1 distances
+D width   N layers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import require
+from .config import ContextLengths, SameLength
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The last M hidden states that each layer reads, newest last, without gradient.
+
+    The shape is constant. Only the newest `filled_B` states of a row count; others are masked.
+
+    >>> net = TransformerXL(TransformerXLConfig(n_layer=2, d_model=8, mem_len=6))
+    >>> memory = net.empty_memory(3)
+    >>> memory.h_NBMD.shape, memory.filled_B
+    (torch.Size([2, 3, 6, 8]), tensor([0, 0, 0]))
+    """
+
+    h_NBMD: Tensor
+    filled_B: Tensor
+    clamp_len: int | None = None
+    """Largest relative distance; larger ones are clamped. None: no limit."""
+    same_length: SameLength = None
+    """Number of states that each query attends to; None: all."""
+
+    def __post_init__(self) -> None:
+        is_each = self.filled_B.shape == (self.batch_size,)
+        require(is_each, "filled_B", self.filled_B.shape, "a number for each row of h_NBMD")
+        # Reading values would synchronize a GPU, and is impossible in a compiled graph.
+        if self.filled_B.is_cpu and not torch.compiler.is_compiling():
+            filled, most = self.filled_B.tolist(), self.mem_len
+            is_there = min(filled, default=0) >= 0 and max(filled, default=0) <= most
+            require(is_there, "filled_B", filled, f"0 to {most}, the number of states")
+
+    @property
+    def batch_size(self) -> int:
+        return self.h_NBMD.size(1)
+
+    @property
+    def mem_len(self) -> int:
+        return self.h_NBMD.size(2)
+
+    def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Tensor:
+        """Return mask_BLS, True where query l attends to state s: filled, causal, same document."""
+        farthest = farthest_state(self.same_length, self.mem_len)
+        return attention_mask(self.filled_B, self.mem_len, tgt_len, farthest, doc_pos_BL)
+
+    def distances(self, tgt_len: int) -> Tensor:
+        """Return distance_T: the relative distances S, ..., 0, clamped to clamp_len."""
+        farthest, device = self.mem_len + tgt_len, self.filled_B.device
+        return torch.arange(farthest, -1, -1, device=device).clamp(min=0, max=self.clamp_len)
+
+    def update(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
+        """Return SG([m o h])[-M:], without the last n_reread tokens: the next segment reads them.
+
+        `states` are the h_BLD of each layer for the segment of `mask_BLS`.
+        """
+        h_NBLD = torch.stack([state.detach() for state in states])
+        stop = h_NBLD.size(2) - n_reread
+        n_new = min(stop, self.mem_len)
+        # `h[-mem_len:]` would keep everything if mem_len is 0.
+        old_NBMD = self.h_NBMD.narrow(2, n_new, self.mem_len - n_new).to(h_NBLD.dtype)
+        h_NBMD = torch.cat([old_NBMD, h_NBLD.narrow(2, stop - n_new, n_new)], dim=2)
+        filled_B = count_filled(self.filled_B, mask_BLS, n_reread, self.mem_len)
+        return replace(self, h_NBMD=h_NBMD, filled_B=filled_B)
+
+    def resize(self, lengths: ContextLengths) -> Memory:
+        """Return a memory of other lengths with the newest of these states."""
+        h_NBMD, n_new = self.h_NBMD, lengths.mem_len - self.mem_len
+        if n_new:
+            # Negative padding removes entries.
+            h_NBMD = F.pad(h_NBMD, (0, 0, n_new, 0))
+        return Memory(h_NBMD, self.filled_B.clamp(max=lengths.mem_len), *lengths[1:])
+
+    def rows(self, index_B: Tensor | slice) -> Memory:
+        """Return these rows, in this order; a row may occur twice."""
+        return replace(self, h_NBMD=self.h_NBMD[:, index_B], filled_B=self.filled_B[index_B])
+
+    def to(self, *args, **kwargs) -> Memory:
+        """Return the memory on another device, or its states in another precision."""
+        h_NBMD = self.h_NBMD.to(*args, **kwargs)
+        return replace(self, h_NBMD=h_NBMD, filled_B=self.filled_B.to(h_NBMD.device))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save."""
+        return {"h_NBMD": self.h_NBMD, "filled_B": self.filled_B}
+
+    def restore(self, tensors: dict[str, Tensor]) -> Memory:
+        """Return the memory saved by `tensors`, with the lengths of this one."""
+        return replace(self, h_NBMD=tensors["h_NBMD"], filled_B=tensors["filled_B"])
+
+
+def farthest_state(same_length: SameLength, mem_len: int) -> int | None:
+    """Return the largest number of states before itself that a query attends to; None: all."""
+    # Without memory, equal context would be only the query itself.
+    if not mem_len or same_length is None:
+        return None
+    return mem_len - 1 if same_length == "mem_len" else mem_len
+
+
+def attention_mask(
+    filled_B: Tensor, n_kept: int, tgt_len: int, farthest: int | None, doc_pos_BL: Tensor | None
+) -> Tensor:
+    """Return mask_BLS over n_kept cached states (the newest `filled_B` valid) and the segment."""
+    token_L = torch.arange(tgt_len, device=filled_B.device)
+    farthest_BL = (filled_B[:, None] + token_L).clamp(min=0, max=farthest)
+    if doc_pos_BL is not None:
+        farthest_BL = torch.minimum(farthest_BL, doc_pos_BL)
+    state_S = torch.arange(n_kept + tgt_len, device=filled_B.device)
+    distance_LS = token_L[:, None] + n_kept - state_S
+    return (distance_LS >= 0) & (distance_LS <= farthest_BL[:, :, None])
+
+
+def count_filled(filled_B: Tensor, mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:
+    """Return filled_B after a segment with this mask, without its last n_reread tokens."""
+    if not mask_BLS.size(1):
+        return filled_B
+    # Later queries cannot see states hidden from the last one: the document began after them.
+    before_B = mask_BLS[:, -n_reread].sum(-1) - 1 if n_reread else mask_BLS[:, -1].sum(-1)
+    return before_B.clamp(max=mem_len)

@@ -1,0 +1,211 @@
+"""Small parts: dropout, layer normalization, linear maps, and the original's initial weights.
+
+torch multiplies in float32 with MKL, which uses AVX-512 on Intel's processors only. On others,
+oneDNN's products are about twice as fast (docs/engineering-log.md).
+
+matrices, embeddings, u, v, learned positions     init: normal(0, init_std), or uniform
+projections of embeddings                         normal(0, proj_init_std)
+layer-normalization weights                       normal(1, init_std)
+biases                                            0
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from .config import TransformerXLConfig
+
+INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
+"""Parameters of position schemes, except biases per distance."""
+PROJECTIONS = ("embedding.projections.", "head.down")
+"""Name prefixes of the projections from and to the width of embeddings."""
+
+
+class VariationalDropout(nn.Dropout):
+    """Dropout of the same units for all tokens of a segment's row (Gal and Ghahramani 2016).
+
+    The paper's recipe for Penn Treebank (Section 4.1).
+    """
+
+    def forward(self, h_BLD: Tensor) -> Tensor:
+        mask_B1D = F.dropout(torch.ones_like(h_BLD[..., :1, :]), self.p, self.training)
+        return h_BLD * mask_B1D
+
+
+def make_dropout(config: TransformerXLConfig) -> nn.Dropout:
+    """Return dropout of hidden units."""
+    kind = VariationalDropout if config.dropout_type == "variational" else nn.Dropout
+    return kind(config.dropout)
+
+
+def layer_norm(config: TransformerXLConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.d_model, config.norm_eps)
+
+
+def make_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
+    """Return the norms before a sublayer and after its residual sum."""
+    norm, same = layer_norm(config), nn.Identity()
+    return (same, norm) if config.norm == "post" else (norm, same)
+
+
+@cache
+def is_onednn_faster() -> bool:
+    """Return True on a CPU with AVX-512 that is not Intel's."""
+    capabilities = torch.cpu.get_capabilities()
+    has_vectors = capabilities.get("avx512_f", False) and torch.backends.mkldnn.is_available()
+    return has_vectors and "AMD" in capabilities.get("cpu_name", "")
+
+
+def uses_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return True if oneDNN multiplies these: in float32 on such a CPU, outside of autocast."""
+    # torch.compile chooses among its own products.
+    is_eager = not (torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"))
+    is_plain = x.is_cpu and x.dtype == weight.dtype == torch.float32 and x.numel() > 0
+    return is_eager and is_plain and is_onednn_faster()
+
+
+def multiply(x: Tensor, weight_ID: Tensor, bias_I: Tensor | None = None) -> Tensor:
+    """Return x W^T + b, without a gradient where oneDNN multiplies."""
+    if not uses_onednn(x, weight_ID):
+        return F.linear(x, weight_ID, bias_I)
+    # Of other layouts it makes a thousand times slower copies.
+    is_dense = weight_ID.is_contiguous() or weight_ID.t().is_contiguous()
+    weight_ID = weight_ID if is_dense else weight_ID.contiguous()
+    return multiply_with_onednn(x, weight_ID, bias_I)
+
+
+def multiply_with_onednn(x: Tensor, weight_ID: Tensor, bias_I: Tensor | None) -> Tensor:
+    # Private: no public function does it in float32, or with packed weights.
+    return torch.ops.mkldnn._linear_pointwise(x, weight_ID, bias_I, "none", [], "")
+
+
+def linear(x: Tensor, weight_ID: Tensor, bias_I: Tensor | None = None) -> Tensor:
+    """Return x W^T + b, as `torch.nn.functional.linear`."""
+    if uses_onednn(x, weight_ID):
+        return OneDnnLinear.apply(x, weight_ID, bias_I)
+    return F.linear(x, weight_ID, bias_I)
+
+
+class OneDnnLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_ID: Tensor, bias_I: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight_ID)
+        return multiply(x, weight_ID, bias_I)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight_ID = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        d_x = multiply(d_out, weight_ID.t()) if needs_x else None
+        d_weight_ID = weight_gradient(d_out, x) if needs_weight else None
+        return d_x, d_weight_ID, d_out.flatten(0, -2).sum(0) if needs_bias else None
+
+
+def weight_gradient(d_out: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of W in x W^T: d_weight_ID."""
+    d_out_YI, x_YD = d_out.flatten(0, -2), x.flatten(0, -2)
+    if not uses_onednn(d_out_YI, x_YD):
+        return d_out_YI.t() @ x_YD
+    # The first operand is copied, so that it should be the smaller one.
+    if d_out_YI.size(1) > x_YD.size(1):
+        return multiply(x_YD.t(), d_out_YI.t()).t()
+    return multiply(d_out_YI.t(), x_YD.t())
+
+
+def multiply_heads(x_HYA: Tensor, weight_HCA: Tensor) -> Tensor:
+    """Return x W^T of each head, out_HYC; without a gradient."""
+    if x_HYA.size(0) and uses_onednn(x_HYA, weight_HCA):
+        return torch.stack([multiply(*pair) for pair in zip(x_HYA, weight_HCA, strict=True)])
+    return torch.bmm(x_HYA, weight_HCA.mT)
+
+
+class Linear(nn.Linear):
+    """A linear map by the faster library."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class ConcatenatedLinear(nn.Linear):
+    """A linear map of [m o h], or of h alone; computes no gradient of m where none is needed."""
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        if len(parts) == 1:
+            return linear(parts[0], self.weight, self.bias)
+        if torch.compiler.is_compiling():
+            return super().forward(torch.cat(parts, dim=1))
+        return LinearOfParts.apply(*parts, self.weight)
+
+
+class LinearOfParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, memory_BMD: Tensor, h_BLD: Tensor, weight_ID: Tensor) -> Tensor:
+        h_BSD = torch.cat([memory_BMD, h_BLD], dim=1)
+        out_BSI = multiply(h_BSD, weight_ID)
+        # Under autocast, products have lower precision than their operands.
+        ctx.n_memory = memory_BMD.size(1)
+        ctx.save_for_backward(h_BSD.to(out_BSI.dtype), weight_ID)
+        return out_BSI
+
+    @staticmethod
+    def backward(ctx: Any, d_out_BSI: Tensor) -> tuple[Tensor | None, ...]:
+        h_BSD, weight_ID = ctx.saved_tensors
+        (needs_memory, needs_h, _), n_memory = ctx.needs_input_grad, ctx.n_memory
+        weight_DI = weight_ID.to(d_out_BSI.dtype).t()
+        d_memory_BMD = multiply(d_out_BSI[:, :n_memory], weight_DI) if needs_memory else None
+        d_h_BLD = multiply(d_out_BSI[:, n_memory:], weight_DI) if needs_h else None
+        return d_memory_BMD, d_h_BLD, weight_gradient(d_out_BSI, h_BSD).to(weight_ID.dtype)
+
+
+class PackedLinear(nn.Module):
+    """A linear map without gradient, whose weight is in oneDNN's layout; inputs are cast."""
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data.to(dtype))
+        self.bias = None if linear.bias is None else linear.bias.data.to(dtype)
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        # The layer of keys and values is called with memory and segment.
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return multiply_with_onednn(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+def initialize_vector_math() -> None:
+    """Let MKL detect the CPU on one thread, for the whole process.
+
+    While it does, in the first sin, log, exp, sqrt, ... of a process, another thread's function
+    uses kernels with half the digits (MKL 2024.2, pytorch/pytorch#188792).
+    """
+    torch.zeros(1, dtype=torch.float32, device="cpu").sin()
+
+
+def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:
+    """Initialize every weight of a network at random, in place."""
+
+    def draw(weight: nn.Parameter) -> None:
+        if config.init == "uniform":
+            nn.init.uniform_(weight, -config.init_range, config.init_range)
+        else:
+            nn.init.normal_(weight, 0.0, config.init_std)
+
+    for module in model.modules():
+        match module:
+            case nn.Linear() | nn.Embedding():
+                draw(module.weight)
+            case nn.LayerNorm():
+                nn.init.normal_(module.weight, 1.0, config.init_std)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        elif name.endswith(INITIALIZED_LIKE_WEIGHTS):
+            draw(parameter)
+    # A tied weight is drawn twice: a seed must keep giving the same weights.
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name.startswith(PROJECTIONS):
+            nn.init.normal_(parameter, 0.0, config.proj_init_std)

@@ -1,0 +1,63 @@
+"""How a network reads a segment of a stream, and its nats in other units.
+
+B rows   L segment   D width
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..errors import require
+from .adaptation import AdaptedReader
+from .contract import AnyMemory
+from .inference import Reader
+
+
+class Segment(Protocol):
+    """What a network reads of `data/stream.py`'s Segment."""
+
+    tokens_BL: Tensor
+    targets_BL: Tensor
+    doc_pos_BL: Tensor | None
+    n_reread: int
+    n_context: int
+
+    def choose_targets(self, head: Any) -> Tensor:
+        """Return the targets where a softmax reads them."""
+
+
+def score_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
+    """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
+    targets_BL, doc_pos_BL = segment.choose_targets(getattr(net, "head", None)), segment.doc_pos_BL
+    return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
+
+
+def read_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
+    """Return the states h_BLD that predict a segment's targets, and the memory for the next one."""
+    h_BLD, memory = net.hidden(segment.tokens_BL, memory, segment.doc_pos_BL, segment.n_reread)
+    return h_BLD[:, segment.n_context :], memory
+
+
+def score_answers(
+    net: Reader, segment: Segment, memory: AnyMemory
+) -> tuple[Tensor, Tensor, AnyMemory]:
+    """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
+    adapts = isinstance(net, AdaptedReader)
+    require(not adapts, "adapt", "a cache or rate", "nothing, as the text is of a task")
+    h_BLD, memory = read_segment(net, segment, memory)
+    right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
+    return net.head.nats(h_BLD, segment.choose_targets(net.head)), right_BL, memory
+
+
+def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
+    """Return mean nats per token in other units, by name.
+
+    bits = nats / ln 2 and perplexity = exp(nats), computed from the mean; perplexities are never
+    averaged. Bits per byte of text compare models with different vocabularies.
+    """
+    bits = nats / math.log(2)
+    values = {"nats": nats, f"bits_per_{unit}": bits, "perplexity": math.exp(min(nats, 700.0))}
+    return values | ({"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {})

@@ -1,0 +1,156 @@
+"""The continuous cache (Grave, Joulin and Usunier 2017): past states, and the token after each.
+
+    p(w) = (1 - weight) p_network(w) + weight p_cache(w)
+    p_cache(w) ~ the sum of exp(theta cos(h_t, h_i)) over the slots i whose next token is w
+
+The paper has the product h_t.h_i; with the cosine, theta means the same in any network.
+
+B rows   L segment   D width   C slots of a buffer   V vocabulary
+Q queries computed at once   S slots from the first to the last that they see
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .kernels.cached import Workspace
+
+QUERIES = 128  # most queries of a row that are computed at once
+ROOM = 1024  # least number of free slots in a new buffer
+
+
+@dataclass
+class Slots:
+    """A buffer of keys and of the tokens after them, each written once; `used` are filled."""
+
+    key_BDC: Tensor
+    next_BC: Tensor
+    used: int
+
+
+@dataclass(frozen=True)
+class StateCache:
+    """The last cache_len slots of each row: the state before a token, and that token.
+
+    A token sees the slots of its own document up to the one with itself. The cache is a value:
+    later caches share its buffer, but write only to later slots.
+    """
+
+    cache_len: int
+    theta: float
+    weight: float
+    slots: Slots | None = None
+    end: int = 0
+    n_read: int = 0
+    """Tokens read in each row."""
+    last_BD: Tensor | None = None
+    """Key of the state after the last token; its next token is not known yet."""
+    workspace: Workspace = field(default_factory=Workspace)
+
+    @property
+    def n_kept(self) -> int:
+        return min(self.n_read, self.cache_len)
+
+    def append(self, h_BLD: Tensor, tokens_BL: Tensor) -> StateCache:
+        """Return the cache after a segment, of whose tokens h_BLD are the states."""
+        dtype, n_new = torch.promote_types(h_BLD.dtype, torch.float32), h_BLD.size(1)
+        key_BLD = F.normalize(h_BLD.detach().to(dtype), dim=-1)
+        # Before the first token there is no state; no token sees that slot.
+        last_BD = torch.zeros_like(key_BLD[:, 0]) if self.last_BD is None else self.last_BD
+        cache = self._reserve(n_new, key_BLD)
+        slots, start, stop = cache.slots, cache.end, cache.end + n_new
+        slots.key_BDC[..., start] = last_BD
+        slots.key_BDC[..., start + 1 : stop] = key_BLD[:, :-1].mT
+        slots.next_BC[:, start:stop], slots.used = tokens_BL, stop
+        return replace(cache, end=stop, n_read=self.n_read + n_new, last_BD=key_BLD[:, -1].clone())
+
+    def _reserve(self, n_new: int, like: Tensor) -> StateCache:
+        """Return the same cache with room for new slots."""
+        # Another continuation of this cache may have written beyond its end.
+        if self.slots and self.slots.used == self.end <= self.slots.next_BC.size(1) - n_new:
+            return self
+        n_slot = self.n_kept + n_new + max(self.n_kept // 4, ROOM)
+        # A tensor made under inference_mode could not be written to outside of it.
+        with torch.inference_mode(False):
+            key_BDC = like.new_empty(len(like), like.size(-1), n_slot)
+            next_BC = torch.empty(len(like), n_slot, dtype=torch.int32, device=like.device)
+        if self.slots:
+            key_BDC[..., : self.n_kept], next_BC[:, : self.n_kept] = self._kept()
+        return replace(self, slots=Slots(key_BDC, next_BC, self.n_kept), end=self.n_kept)
+
+    def _kept(self) -> tuple[Tensor, Tensor]:
+        kept = slice(self.end - self.n_kept, self.end)
+        return self.slots.key_BDC[..., kept], self.slots.next_BC[:, kept]
+
+    def rows(self, index_B: Tensor | slice) -> StateCache:
+        """Return these rows, in this order; a row may occur twice."""
+        if self.slots is None:
+            return self
+        slots = Slots(*(each[index_B] for each in self._kept()), self.n_kept)
+        return replace(self, slots=slots, end=self.n_kept, last_BD=self.last_BD[index_B])
+
+    def score(self, targets_BL: Tensor, doc_pos_BL: Tensor | None = None) -> Tensor:
+        """Return log p_cache of the targets after the last L tokens read; nan if none is seen."""
+        logp_BL = self.last_BD.new_empty(targets_BL.shape)
+        for row, queries, weight_QS, next_S in self._weigh(targets_BL.size(1), doc_pos_BL):
+            hit_Q = sum_matches(weight_QS, next_S, targets_BL[row, queries].to(next_S))
+            logp_BL[row, queries] = hit_Q.log() - weight_QS.sum(dim=-1).log()
+        return logp_BL
+
+    def mix(self, logits_BV: Tensor, doc_pos_B1: Tensor | None = None) -> Tensor:
+        """Return logits of the token after the last one read, from those of the network."""
+        logp_BV = logits_BV.log_softmax(-1, torch.promote_types(logits_BV.dtype, torch.float32))
+        cache_BV = torch.zeros_like(logp_BV)
+        for row, _, weight_1S, next_S in self._weigh(1, doc_pos_B1):
+            cache_BV[row].index_add_(0, next_S, (weight_1S[0] / weight_1S.sum()).to(cache_BV))
+        return mix_logp(logp_BV, cache_BV.log(), self.weight)
+
+    def _weigh(
+        self, n_query: int, doc_pos_BL: Tensor | None
+    ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
+        """Yield row, queries, weight_QS = exp(theta cos), 0 for slots that are not seen, next_S."""
+        known_BDL = self.slots.key_BDC[..., self.end - n_query + 1 : self.end]
+        query_BLD = torch.cat([known_BDL.mT, self.last_BD[:, None]], dim=1) * self.theta
+        # A token sees as many slots as tokens of its document precede it; the last is its own.
+        own_L = torch.arange(self.end - n_query, self.end)
+        seen_L = (own_L + self.n_read - self.end).clamp(max=self.cache_len)
+        seen_BL = seen_L.expand(len(query_BLD), -1)
+        if doc_pos_BL is not None:
+            seen_BL = seen_BL.minimum(doc_pos_BL[:, -n_query:].cpu())
+        for row, begin_L in enumerate(own_L + 1 - seen_BL):
+            for first in range(0, n_query, QUERIES):
+                queries = slice(first, first + QUERIES)
+                own_Q1, begin_Q1 = own_L[queries, None], begin_L[queries, None]
+                start, stop = int(begin_Q1.min()), int(own_Q1[-1]) + 1
+                weight_QS = self.workspace.get("weights", (len(own_Q1), stop - start), query_BLD)
+                key_DS, slot_S = self.slots.key_BDC[row, :, start:stop], torch.arange(start, stop)
+                torch.mm(query_BLD[row, queries], key_DS, out=weight_QS).exp_()
+                # Slots that some of these queries do not see are at either end.
+                left, right = int(begin_Q1.max()) - start, int(own_Q1[0]) + 1 - start
+                for end in (slice(left), slice(right, None)):
+                    is_seen_QS = (slot_S[end] >= begin_Q1) & (slot_S[end] <= own_Q1)
+                    weight_QS[:, end] *= is_seen_QS.to(weight_QS.device)
+                yield row, queries, weight_QS, self.slots.next_BC[row, start:stop]
+
+
+def sum_matches(weight_QS: Tensor, next_S: Tensor, target_Q: Tensor) -> Tensor:
+    """Return the sum of each query's weights at the slots whose next token is its target."""
+    if not weight_QS.is_cpu:
+        return weight_QS.where(next_S == target_Q[:, None], 0).sum(dim=-1)
+    # On a CPU, comparing all pairs takes three times as long.
+    weights, tokens, targets = weight_QS.numpy(), next_S.numpy(), target_Q.tolist()
+    slots = {target: np.flatnonzero(tokens == target) for target in set(targets)}
+    return torch.tensor([weights[q].take(slots[each]).sum() for q, each in enumerate(targets)])
+
+
+def mix_logp(logp: Tensor, cache_logp: Tensor, weight: float) -> Tensor:
+    """Return log((1 - weight) p + weight p_cache); log p where p_cache is nan."""
+    share = torch.tensor(weight, dtype=torch.float64)
+    mixed = torch.logaddexp(logp + (1 - share).log(), cache_logp + share.log())
+    return torch.where(cache_logp.isnan(), logp, mixed)

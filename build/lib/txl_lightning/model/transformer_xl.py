@@ -1,0 +1,220 @@
+"""Transformer-XL (Dai et al. 2019), top-down. Read this first.
+
+    logits_BLV, memory = model(tokens_BL, memory)
+
+Layer n, for the states h = h^(n-1) of a segment and the memory m = m^(n-1) (Sections 3.2, 3.3):
+
+    h~       = [SG(m) o h]                                            Layer
+    q, k, v  = h W_q, h~ W_k, h~ W_v                                  RelativeAttention
+    A_ij     = q_i.k_j (a) + q_i.r_(i-j) (b) + u.k_j (c) + v.r_(i-j) (d)    kernels/reference.py
+    a        = Masked-Softmax(A / sqrt(K)) v                          Memory.attention_mask
+    o        = LayerNorm(h + a W_o)                                   Layer
+    h^n      = LayerNorm(o + max(0, o W_1 + b_1) W_2 + b_2)           FeedForward
+    m^(n-1) <- the last M states of h~                                Memory.update
+
+r_(i-j) = W_r R_(i-j), u and v, or the equivalents of other schemes, are in positions.py.
+
+B rows read in parallel   L tokens in the segment   M in memory   S = M + L visible
+D width   H heads   K head width   V vocabulary   N layers
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import require
+from .adaptive import embedding_and_head
+from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
+from .kernels import KERNELS
+from .memory import Memory
+from .parts import (
+    ConcatenatedLinear,
+    Linear,
+    initialize_vector_math,
+    initialize_weights,
+    layer_norm,
+    make_dropout,
+    make_norms,
+)
+from .positions import DistanceTerms, find_scheme
+from .precision import call, call_with_weights_in
+
+
+class TransformerXL(nn.Module):
+    """A language model that reads text in segments, with a memory of previous ones (Section 3).
+
+    >>> net = TransformerXL(TransformerXLConfig(n_token=9, n_layer=2, d_model=8, mem_len=6))
+    >>> logits_BLV, memory = net(torch.tensor([[1, 2, 3, 4]]))
+    >>> logits_BLV, memory = net(torch.tensor([[5, 6, 7, 8]]), memory)
+    >>> logits_BLV.shape, memory.filled_B
+    (torch.Size([1, 4, 9]), tensor([6]))
+    """
+
+    # Training may replace the first by one that recomputes, and the second by a compiled one.
+    call_layer = staticmethod(call_with_weights_in)
+    run_layer = staticmethod(call)
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        initialize_vector_math()
+        self.config = config
+        self.embedding, head = embedding_and_head(config)
+        self.positions = find_scheme(config.positions)(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
+        self.final_norm = layer_norm(config) if config.has_final_norm else nn.Identity()
+        self.head = head
+        self.drop = make_dropout(config)
+        initialize_weights(self, config)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # An unpickled network may be the first of its process.
+        initialize_vector_math()
+        super().__setstate__(state)
+
+    def forward(self, tokens_BL: Tensor, *inputs: Any, **named: Any) -> tuple[Tensor, Memory]:
+        """Return logits_BLV of the token after each, and the next memory; inputs as of `hidden`."""
+        h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
+        return self.head(h_BLD), memory
+
+    def loss(
+        self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any, **named: Any
+    ) -> tuple[Tensor, Memory]:
+        """Return -log p(target) in nats_BL, at least float32, and the memory for the next segment.
+
+        Targets are given for all tokens, or for the last ones; targets of -100 are not scored:
+        they have 0 nats and no gradient. Other arguments are those of `hidden`.
+        """
+        h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
+        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
+
+    def hidden(
+        self,
+        tokens_BL: Tensor,
+        memory: Memory | None = None,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, Memory]:
+        """Return the states h^N_BLD of the last layer, and the memory for the next segment.
+
+        Args:
+            memory: the memory after the previous segment, not modified; by default an empty one.
+            doc_pos_BL: number of tokens of the same document before each token; attention stops
+                at the document's beginning. By default a row is one document.
+            n_reread: last tokens left out of memory: the next segment reads them again (ext_len).
+
+        Raises:
+            ValueError: the memory has another number of rows, or the sizes of another network.
+        """
+        batch_size, tgt_len = tokens_BL.shape
+        require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
+        memory = self.empty_memory(batch_size) if memory is None else memory
+        n_row, tokens = memory.batch_size, f"{batch_size}, those of the tokens"
+        require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
+        sizes = memory.h_NBMD.size(0), memory.h_NBMD.size(3)
+        expected = self.config.n_layer, self.config.d_model
+        network = f"{expected}, as in the network"
+        require(sizes == expected, "memory", f"(n_layer, d_model) {sizes}", network)
+        mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
+        dtype, distance_T = self.compute_dtype, memory.distances(tgt_len)
+        h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5).to(dtype)
+        states = [h_BLD]
+        with torch.autocast(self.device.type, enabled=False):
+            terms_N = call_with_weights_in(dtype, self.positions, distance_T)
+            for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
+                inputs = h_BLD, memory_BMD.to(dtype), terms, mask_BLS
+                # Outside of autocast, layers of FSDP2 may still compute in lower precision.
+                h_BLD = self.call_layer(dtype, layer, *inputs, call=self.run_layer).to(dtype)
+                states.append(h_BLD)
+        # Memory is of the layer below in the paper, of the same layer in Ding et al. 2021.
+        cached = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
+        return self.drop(self.final_norm(h_BLD)), memory.update(cached, mask_BLS, n_reread)
+
+    def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
+        """Return an empty memory, with the lengths of training by default."""
+        require(batch_size >= 0, "batch_size", batch_size, "0 or more")
+        use = (lengths or AS_TRAINED).resolve(self.config)
+        shape = (self.config.n_layer, batch_size, use.mem_len, self.config.d_model)
+        h_NBMD = torch.zeros(shape, dtype=self.compute_dtype, device=self.device)
+        filled_B = torch.zeros(batch_size, dtype=torch.long, device=self.device)
+        return Memory(h_NBMD, filled_B, use.clamp_len, use.same_length)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.layers[0].parameters()).device
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Precision of matrix products and of the memory: autocast's, or that of the weights."""
+        # Autocast keeps the states in float32, but the products of the next segment convert them.
+        if torch.is_autocast_enabled(self.device.type):
+            return torch.get_autocast_dtype(self.device.type)
+        return next(self.layers[0].parameters()).dtype
+
+
+class Layer(nn.Module):
+    """h~ = [SG(m) o h];  o = LayerNorm(h + Attention(h, h~));  FeedForward(o)  (Section 3.3)."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.norm_before, self.norm_after = make_norms(config)
+        self.norms_queries = config.norm == "pre"
+        self.attention = RelativeAttention(config)
+        self.drop = make_dropout(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self, h_BLD: Tensor, memory_BMD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
+    ) -> Tensor:
+        memory_BMD, h_BLD = terms.add_positions(memory_BMD, h_BLD)  # absolute schemes only
+        # h~ = [SG(m) o h], in two parts; SG, the stop-gradient, is applied in Memory.update.
+        context = self.norm_before(memory_BMD), self.norm_before(h_BLD)
+        query_BLD = context[1] if self.norms_queries else h_BLD
+        attention_BLD = self.attention(query_BLD, context, terms, mask_BLS)
+        return self.feed_forward(self.norm_after(h_BLD + self.drop(attention_BLD)))
+
+
+class RelativeAttention(nn.Module):
+    """Multi-head attention whose scores depend on distance, not position (Section 3.3)."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        D, inner = config.d_model, config.n_head * config.head_width
+        self.heads = (config.n_head, config.head_width)
+        self.dropatt = config.dropatt
+        self.attend = KERNELS[config.kernel]
+        self.q_net = Linear(D, inner, bias=False)
+        self.kv_net = ConcatenatedLinear(D, 2 * inner, bias=False)
+        self.o_net = Linear(inner, D, bias=False)
+
+    def forward(
+        self,
+        query_BLD: Tensor,
+        context: tuple[Tensor, Tensor],
+        terms: DistanceTerms,
+        mask_BLS: Tensor,
+    ) -> Tensor:
+        q_BLHK = self.q_net(query_BLD).unflatten(-1, self.heads)
+        kv_BS2HK = self.kv_net(*context).unflatten(-1, (2, *self.heads))
+        dropatt = self.dropatt if self.training else 0.0
+        # Masked softmax of (a) + (b) + (c) + (d): `terms` has r, u and v.
+        out_BLHK = self.attend(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt)
+        return self.o_net(out_BLHK.flatten(-2))
+
+
+class FeedForward(nn.Module):
+    """max(0, h W_1 + b_1) W_2 + b_2, position by position, inside a residual sum."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.norm_before, self.norm_after = make_norms(config)
+        self.net = nn.Sequential(
+            Linear(config.d_model, config.inner_width),
+            nn.ReLU(),
+            make_dropout(config),
+            Linear(config.inner_width, config.d_model),
+            make_dropout(config),
+        )
+
+    def forward(self, h_BLD: Tensor) -> Tensor:
+        return self.norm_after(h_BLD + self.net(self.norm_before(h_BLD)))

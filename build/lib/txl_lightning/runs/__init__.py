@@ -1,0 +1,1 @@
+"""The folder of a run: its layout, its table of metrics, and lists of runs."""

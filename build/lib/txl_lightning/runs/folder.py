@@ -1,0 +1,96 @@
+"""The layout of a run's folder, version_N, its lock, and the search for checkpoints.
+
+config.yaml      settings          metrics.csv     a row per logged step
+vocab.json       vocabulary        run.json        state: training, stopped, finished
+checkpoints/     last.ckpt, previous.ckpt, best.ckpt, each with its manifest (last.ckpt.json)
+
+Beside them are report.html and the results of commands. A folder that convert wrote is no
+run: its config.json and model.safetensors are the checkpoint.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, StorageError
+from ..files import explain_write_errors, host_name, is_running, local_path
+
+CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
+CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
+PREVIOUS = "previous.ckpt"  # the last.ckpt of an earlier step
+CONVERTED = "config.json"  # settings of the network in a converted folder
+KEY = "txl_lightning"  # of what we add to a checkpoint, or to a converted folder's settings
+FORMAT = 2  # of checkpoints of fit; incremented when older releases cannot read new ones
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the checkpoint that a path names: in a run's folder best.ckpt, or else last.ckpt.
+
+    For a folder written by convert or by another code, that is the folder itself; a folder without
+    a checkpoint is a CheckpointError. wandb:ENTITY/PROJECT/NAME:ALIAS is an artifact's folder.
+    """
+    remedy = "; copy it, or resume with checkpoint.mirror"
+    path = local_path("ckpt_path", path, remedy)
+    if str(path).startswith("wandb:"):
+        from .wandb_api import fetch_artifact
+
+        path = fetch_artifact(path)
+    if not path.is_dir() or (path / CONVERTED).is_file():
+        return path
+    # Not recursive: a path may be a large folder.
+    candidates = (path / part / name for name in (BEST, LAST) for part in (CHECKPOINTS, ""))
+    if found := next(filter(Path.is_file, candidates), None):
+        return found
+    expected = "expected a run's folder, or one written by convert"
+    raise CheckpointError(f"{path}: no checkpoint in this folder; {expected}")
+
+
+def find_run_folder(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint's run, which results are written to; for a converted
+    folder, itself."""
+    if checkpoint.is_dir():
+        return checkpoint
+    folder = checkpoint.parent if checkpoint.parent != Path() else Path.cwd()
+    return folder.parent if folder.name == CHECKPOINTS else folder
+
+
+def run_folder(trainer: Any) -> Path:
+    """Return the folder that a Trainer's run writes to; all ranks call it together, to agree."""
+    return Path(trainer.log_dir or trainer.default_root_dir)
+
+
+def list_versions(root: Path) -> list[Path]:
+    """Return the folders version_N under a root that have checkpoints, the latest run first."""
+    folders = [path.parent for path in root.glob(f"version_*/{CHECKPOINTS}")]
+    return sorted(folders, key=lambda folder: parse_number(folder.name), reverse=True)
+
+
+def parse_number(name: str) -> int:
+    """Return the N of a run's folder version_N; -1 for another folder."""
+    number = name.removeprefix("version_")
+    return int(number) if number.isdecimal() else -1
+
+
+def lock_folder(folder: Path) -> int:
+    """Create and lock a folder until the handle is closed; StorageError if it is locked already."""
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise StorageError(f"{folder}: another process trains there") from error
+    except OSError:
+        # Not every file system has locks.
+        pass
+    return handle
+
+
+def remove_partial_files(root: Path) -> None:
+    """Remove partial files of ended processes of this machine."""
+    for part in root.glob("version_*/**/.*.part"):
+        *_, host, pid, _ = part.name.split(".")
+        if host == host_name() and pid.isdecimal() and not is_running(int(pid)):
+            part.unlink(missing_ok=True)

@@ -1,0 +1,78 @@
+"""Find the folders of runs, and load their settings, metrics and state."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import DataError, flatten_settings, require
+from ..files import host_name, is_running, load_yaml, local_path, read_json
+from .folder import CONFIG, METRICS, STATE
+from .metrics_table import RunMetrics, read_metrics
+
+STATE_SHAPE = {"state": str, "step": int, "parameters": int, "host": str, "pid": int}
+STATE_SHAPE |= {"tokens": int, "seconds": float}
+STATE_SHAPE["validations"] = {...: {"step": float, ...: float}}  # only without loggers
+
+
+@dataclass(frozen=True)
+class Run:
+    """The content of a run's folder: settings by dotted key, metrics, and run.json."""
+
+    folder: Path
+    settings: dict[str, Any]
+    metrics: RunMetrics
+    status: dict[str, Any]  # of run.json
+
+    @property
+    def state(self) -> str:
+        status = self.status
+        # A killed process leaves its last state.
+        is_local = status["state"] == "training" and status["host"] == host_name()
+        return "killed" if is_local and not is_running(status["pid"]) else status["state"]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The values by which runs are compared, as text by label; missing ones are left out."""
+        steps = [self.status["step"], *(row["step"] for row in self.metrics.rows[-1:])]
+        facts = {"state": self.state, "steps": f"{max(steps):,.0f}"}
+        facts["parameters"] = f"{self.status['parameters']:,}"
+        return facts | self.metrics.headlines
+
+
+def find_runs(root: str, key: str) -> list[Path]:
+    """Return the folders of runs in a folder, or itself, the one written last at the end."""
+    folders = [path.parent for path in local_path(key, root).rglob(STATE)]
+    require(bool(folders), key, root, "a folder with runs, which fit writes")
+    return sorted(folders, key=lambda folder: (find_write_time(folder), folder))
+
+
+def find_write_time(folder: Path) -> float:
+    """Return when a run was last written to, in seconds since 1970."""
+    files = [folder / name for name in (STATE, METRICS)]
+    return max(file.stat().st_mtime for file in files if file.is_file())
+
+
+def load_run(folder: Path) -> Run:
+    config, state = folder / CONFIG, folder / STATE
+    try:
+        settings = flatten_settings(load_yaml(config.read_bytes()))
+    except (yaml.YAMLError, AttributeError, ValueError) as error:
+        raise DataError(f"{config}: damaged, or not what fit wrote") from error
+    status = read_json(state, STATE_SHAPE)
+    return Run(folder, settings, read_metrics(folder, state=status), status)
+
+
+def shorten_paths(paths: Sequence[str | Path]) -> list[str]:
+    """Return the paths without the folders that all of them begin or end with."""
+    parts = [Path(str(path).removesuffix(".ckpt")).absolute().parts for path in paths]
+    start = count_shared(parts)
+    end = count_shared([each[start:][::-1] for each in parts])
+    return ["/".join(each[start : len(each) - end]) or each[-1] for each in parts]
+
+
+def count_shared(parts: Iterable[tuple[str, ...]]) -> int:
+    return len(list(takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))))

@@ -1,0 +1,1 @@
+"""Run W&B sweep files: proposals and pruning by Optuna, one process per trial."""

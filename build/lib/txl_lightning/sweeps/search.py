@@ -1,0 +1,176 @@
+"""A sweep file of W&B, checked, and the values that Optuna proposes for its trials.
+
+A proposal depends on the file, the seed and the earlier trials, so that a sweep goes on with the
+same ones. Differences from W&B: a grid has the file's order, `random` other numbers; `bayes` is a
+tree-structured Parzen estimator (Bergstra et al. 2011) without the failed trials, not a Gaussian
+process; `early_terminate` is asynchronous successive halving (Li et al. 2020), Hyperband with one
+bracket: at validations min_iter * eta^k, or max_iter / eta^(s - k), a trial continues if its best
+value so far is among the best 1/eta of all trials that got there.
+"""
+
+import itertools
+import json
+import math
+import os
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+import yaml
+from optuna import Study, Trial
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.storages import JournalStorage, journal
+
+from ..errors import flatten_settings, invalid, prefix_errors, require
+from ..files import load_yaml
+
+N_RANDOM = 5  # trials before the first one of the estimator
+CHECKS = {
+    "method": (lambda it: it in ("grid", "random", "bayes"), "one of grid, random, bayes"),
+    "metric.name": (lambda it: isinstance(it, str), "a column of metrics.csv (val/loss)"),
+    "metric.goal": (lambda it: it in (None, "minimize", "maximize"), "minimize or maximize"),
+    "run_cap": (lambda it: it is None or (type(it) is int and it > 0), "1 or more"),
+    "command": (lambda it: isinstance(it, list), "a list of words, with ${args} among them"),
+    "parameters": (lambda it: isinstance(it, dict) and it, "keys of fit with values"),
+}
+KEYS = [*CHECKS, "name", "description", "project", "entity", "program"]
+KEYS += [f"early_terminate.{key}" for key in ("type", "min_iter", "max_iter", "s", "eta")]
+HALVING = "type hyperband, min_iter or max_iter and s, and a whole number eta of 2 or more"
+PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q"}
+PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
+# Errors of Optuna from unexpected values in a sweep file or a journal.
+INVALID = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError)
+INVALID += (TypeError, ValueError)
+
+
+def load_sweep_file(path: str) -> dict[str, Any]:
+    """Load and check a sweep file; errors name the file and the key."""
+    text = Path(path).read_bytes()
+    try:
+        config = load_yaml(text)
+        check_config(config)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    return {"name": Path(path).stem, **config}
+
+
+def check_config(config: Any) -> None:
+    require(isinstance(config, dict), "file", config, "keys and values")
+    settings = flatten_settings({k: v for k, v in config.items() if k != "parameters"})
+    settings["parameters"] = parameters = config.get("parameters")
+    for key in sorted(settings.keys() - set(KEYS)):
+        raise ValueError(f"{key}: unknown key; expected one of {', '.join(KEYS)}")
+    for key, (is_valid, expected) in CHECKS.items():
+        require(is_valid(settings.get(key)), key, settings.get(key), expected)
+    make_pruner(config)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    trial = optuna.create_study(sampler=RandomSampler()).ask()
+    for key, spec in parameters.items():
+        with prefix_errors("parameters"):
+            check_parameter(trial, key, spec, config["method"])
+
+
+def check_parameter(trial: Trial, key: str, spec: Any, method: str) -> None:
+    require(isinstance(spec, dict) and set(spec) <= PARAMETER_KEYS, key, spec, PARAMETER)
+    low, high, name = spec.get("min"), spec.get("max"), str(spec.get("distribution"))
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        require(low <= high, f"{key}.min", low, f"at most max ({high})")
+        require(low > 0 or "log" not in name, f"{key}.min", low, f"above 0 for {name}")
+    with refuse_invalid(key, spec, PARAMETER):
+        # Optuna checks the rest.
+        list_values(spec) if method == "grid" else suggest_value(trial, key, spec)
+
+
+@contextmanager
+def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
+    try:
+        yield
+    except INVALID as error:
+        raise invalid(key, value, expected) from error
+
+
+def open_study(config: Mapping[str, Any], folder: Path, seed: int) -> Study:
+    """Open or create the journal of a sweep; refuse that of a sweep with other settings."""
+    path = folder / "journal.log"
+    if path.exists():
+        # Remove an incomplete line (disk full), with which the next one would merge.
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    search = {key: config.get(key) for key in ("method", "parameters", "metric", "command")}
+    search = json.loads(json.dumps(search | {"seed": seed}))
+    with refuse_invalid("out", path, "the journal of a sweep"):
+        # Optuna's own lock files stay after kill -9; one process at a time is in this folder.
+        backend = journal.JournalFileBackend(str(path), lock_obj=threading.Lock())
+        options = {"storage": JournalStorage(backend), "pruner": make_pruner(config)}
+        options |= {"direction": config["metric"].get("goal", "minimize")}
+        study = optuna.create_study(study_name="sweep", load_if_exists=True, **options)
+        saved = study.user_attrs.get("search", search)
+        changed = [key for key in search if saved[key] != search[key]]
+    for key in changed:
+        expected = f"that with which the sweep in {folder} began, or another folder as out"
+        raise invalid(key, search[key], expected)
+    study.set_user_attr("search", search)
+    return study
+
+
+def make_pruner(config: Mapping[str, Any]) -> BasePruner:
+    spec = config.get("early_terminate")
+    if spec is None:
+        return NopPruner()
+    with refuse_invalid("early_terminate", spec, HALVING):
+        eta = spec.get("eta", 3)
+        first = spec["max_iter"] // eta ** spec["s"] if "max_iter" in spec else spec["min_iter"]
+        if spec["type"] != "hyperband" or not all(isinstance(n, int) for n in (first, eta)):
+            raise ValueError
+        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=eta)
+
+
+def suggest_parameters(study: Study, trial: Trial, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of each key; repeated calls return the same values.
+
+    A trial has a sampler of its own, because a journal has no state of random numbers.
+    """
+    specs = config["parameters"]
+    if config["method"] == "grid":
+        points = itertools.product(*map(list_values, specs.values()))
+        point = next(itertools.islice(points, trial.number, None))
+        return dict(zip(specs, point, strict=True))
+    seed = random.Random(f"{study.user_attrs['search']['seed']} {trial.number}").getrandbits(32)
+    study.sampler = RandomSampler(seed)
+    if config["method"] == "bayes":
+        study.sampler = TPESampler(seed=seed, n_startup_trials=N_RANDOM)
+    return {key: suggest_value(trial, key, spec) for key, spec in specs.items()}
+
+
+def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any]) -> Any:
+    low, high = spec.get("min"), spec.get("max")
+    is_whole = isinstance(low, int) and isinstance(high, int)
+    name = spec.get("distribution", "int_uniform" if is_whole else "uniform")
+    kind = name.removeprefix("q_")
+    if "values" in spec or "value" in spec:
+        return trial.suggest_categorical(key, list_values(spec))
+    if kind == "int_uniform" and is_whole:
+        return trial.suggest_int(key, low, high)
+    if kind not in ("uniform", "log_uniform_values"):
+        raise ValueError
+    value = trial.suggest_float(key, low, high, log=kind != "uniform")
+    step = spec.get("q", 1)
+    return round(value / step) * step if kind != name else value
+
+
+def list_values(spec: Mapping[str, Any]) -> list[Any]:
+    """Return all values of a parameter with a list of values; lists and mappings become JSON."""
+    if spec.get("distribution", "int_uniform") == "int_uniform" and "min" in spec:
+        return list(range(spec["min"], spec["max"] + 1))
+    values = spec["values"] if "values" in spec else [spec["value"]]
+    return [json.dumps(each) if isinstance(each, list | dict) else each for each in values]
+
+
+def count_points(config: Mapping[str, Any]) -> int | None:
+    """Return the number of trials of a grid; None for a method without an end."""
+    specs = config["parameters"].values() if config["method"] == "grid" else ()
+    return math.prod(len(list_values(spec)) for spec in specs) if specs else None

@@ -1,0 +1,82 @@
+"""SaveRun: config and vocabulary in a run's folder, and its lock; SaveNats: the nats of predict."""
+
+import io
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.utilities import rank_zero_only
+
+from ...errors import print_notice, show_controls
+from ...files import replace_file, write_text
+from ...runs.folder import CONFIG, VOCAB, lock_folder, run_folder
+from .wandb import wandb_loggers
+
+print_once = rank_zero_only(print_notice)
+
+
+class SaveRun(Callback):
+    """Save config.yaml and vocab.json in a run's folder; lock the folder while it trains."""
+
+    def __init__(self, parser: ArgumentParser, settings: Namespace) -> None:
+        self.parser, self.settings = parser, settings.clone()
+        # They say how this process was started; a resumed run must not repeat them.
+        self.settings.resume, self.settings.ckpt_path = "never", None
+        self.lock = ExitStack()
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        if stage != "fit":
+            return
+        folder = run_folder(trainer)  # asked of all ranks together
+        if trainer.is_global_zero:
+            self.lock.callback(os.close, lock_folder(folder))
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        # Not earlier: a setting that the network refuses must not replace those of a resumed run.
+        folder = run_folder(trainer)  # asked of all ranks together
+        if trainer.is_global_zero:
+            self.parser.save(self.settings, folder / CONFIG, skip_unset=False, overwrite=True)
+            settings = yaml.safe_load(self.parser.dump(self.settings, skip_unset=False))
+            for logger in wandb_loggers(trainer):
+                logger.update_config(settings)
+            write_text(trainer.datamodule.vocab.to_json(), folder / VOCAB)
+        trainer.strategy.barrier()
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        # Not earlier: for a text that is too short, only the error is printed.
+        data = trainer.datamodule
+        print_once(f"data: {data.config.name}: {data.store.describe()}")
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        self.lock.close()
+
+    on_exception = teardown
+
+
+class SaveNats(BasePredictionWriter):
+    """Write nats.npy in a folder: nats of the scored tokens, [B, T] in input order.
+
+    Unscored tokens of a row are nan where another row has scored ones. Each of several ranks writes
+    its own rows: nats.rank0.npy.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(write_interval="epoch")
+
+    def write_on_epoch_end(self, trainer: Trainer, _: Any, predictions: list, *__: Any) -> None:
+        rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
+        path = self.folder / f"nats{rank}.npy"
+        nats_BT = torch.cat(predictions, dim=1).float().cpu().numpy()
+        buffer = io.BytesIO()
+        # Without the warm-up, which no row scores.
+        np.save(buffer, nats_BT[:, ~np.isnan(nats_BT).all(axis=0)])
+        replace_file(path, lambda part: part.write_bytes(buffer.getbuffer()))
+        print(show_controls(f"nats of every scored token: {path}"))

@@ -1,0 +1,290 @@
+"""TimeBudget: a run that takes its minutes at any speed, because its plan follows the clock."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from statistics import median_low
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+
+from ...data.stream import Segment
+from ...errors import convert_fields, require
+from .. import loops
+from ..optimizers import reschedule
+from . import LanguageModel
+
+RECENT_FRACTION, FEWEST, MOST = 0.02, 5, 50
+"""Part of the time whose steps tell the speed by their median, and the fewest and most of them."""
+MEASURE_FRACTION = 0.05  # of the time, after which a validation is measured and the plan printed
+MAX_VALIDATION_FRACTION = 0.2  # of the time
+LONG_FRACTION = 0.05  # of the time, which a validation may take before it is measured twice
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """Duration of a run."""
+
+    minutes: float | None = None
+    """Minutes of training and validations together, at any speed: learning rate and validations
+    follow the clock, and the last step is when the time is over (at most trainer.max_steps)."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        expected = "greater than 0, or null"
+        require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, expected)
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a run has used of its time; the same on all ranks, and stored in checkpoints."""
+
+    elapsed: float = 0.0
+    """Seconds of the run and its parts before a resume."""
+    trained: float = 0.0
+    """Seconds of its steps, each as long as recent ones: without compilation and pauses."""
+    step_seconds: tuple[float, ...] = ()
+    """Of recent steps."""
+    validation_steps: tuple[float, ...] = ()
+    """Time of each validation, in steps of its time: it tells the next one's at another speed."""
+    share: float = 0.0
+    """Of the plan that is done, as of the last step; it never falls."""
+    validated: float = 0.0
+    """Share at the last validation."""
+
+    @property
+    def step(self) -> float:
+        return median_low(self.step_seconds) if self.step_seconds else 0.0
+
+    @property
+    def validation(self) -> float:
+        return self.step * median_low(self.validation_steps) if self.validation_steps else 0.0
+
+    def add_step(self, seconds: float, nth: int, n_recent: int) -> "Times":
+        """Return the times after the nth step of a process; the first one is not typical."""
+        recent = self.step_seconds
+        if nth > 1:
+            # Those of an earlier process may be of another machine.
+            recent = (*recent, seconds)[-min(nth - 1, n_recent) :]
+        times = replace(self, elapsed=self.elapsed + seconds, step_seconds=recent)
+        # The second step tells how long the first one is.
+        n = 1 if self.step_seconds else 2
+        return replace(times, trained=self.trained + n * times.step)
+
+    def add_validation(self, seconds: float) -> "Times":
+        lengths = self.validation_steps
+        if self.step:
+            lengths = (*lengths, seconds / self.step)[-MOST:]
+        return replace(self, elapsed=self.elapsed + seconds, validation_steps=lengths)
+
+    def extend_validation(self, seconds: float) -> "Times":
+        """Return the times after what follows a validation, as its checkpoint and its report."""
+        *before, last = self.validation_steps or (0.0,)
+        lengths = (*before, last + seconds / self.step) if self.validation_steps else ()
+        return replace(self, elapsed=self.elapsed + seconds, validation_steps=lengths)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What remains of a run, as functions of its times and its step."""
+
+    seconds: float
+    max_steps: int
+    wanted_validations: int
+    """If there were time; 0: validations are not planned."""
+
+    def count_recent_steps(self, times: Times) -> int:
+        n = RECENT_FRACTION * self.seconds / times.step if times.step else 0
+        return int(min(max(n, FEWEST), MOST))
+
+    def count_validations(self, times: Times) -> int:
+        """Return how many validations the run has, besides an early one: a fifth of its time."""
+        n = self.wanted_validations
+        if times.validation:
+            n = int(min(n, MAX_VALIDATION_FRACTION * self.seconds / times.validation))
+        is_long = times.validation > LONG_FRACTION * self.seconds
+        if n and is_long and len(times.validation_steps) == 1:
+            # This measurement may be an outlier: another one half-way.
+            return max(n, 2)
+        return max(n, 1)
+
+    def count_remaining_validations(self, times: Times) -> int:
+        n = self.count_validations(times)
+        return max(n - int(n * times.share), 1)
+
+    def find_training_seconds(self, times: Times) -> float:
+        """Return the seconds that remain for steps, without those of validations."""
+        left = self.seconds - times.elapsed - times.validation
+        others = (self.count_remaining_validations(times) - 1) * times.validation
+        # After a long pause, only the last one is certain.
+        return left - min(others, MAX_VALIDATION_FRACTION * max(left, 0.0))
+
+    def find_share(self, times: Times, step: int, is_validated: bool = False) -> float:
+        """Return the share of the seconds for steps that is used, or of the steps; 1: the end."""
+        left = self.find_training_seconds(times)
+        # The nearest end. A run that goes on after a validation will have another one.
+        extra = times.validation if is_validated else 0.0
+        if left + extra / 2 <= times.step / 2 or step >= self.max_steps:
+            return 1.0
+        left = max(left, times.step)
+        return max(times.share, times.trained / (times.trained + left), step / self.max_steps)
+
+    def advance(self, times: Times, step: int, is_validated: bool = False) -> Times:
+        """Return the times with the share that is done after a step, or after its validation."""
+        share = self.find_share(times, step, is_validated)
+        validated = share if is_validated else times.validated
+        return replace(times, share=share, validated=validated)
+
+    def is_validation_due(self, times: Times) -> bool:
+        """Return True at each of as many equal shares, and early to measure a validation."""
+        if not self.wanted_validations:
+            return False
+        if times.step and not times.validation_steps and self.is_measured(times):
+            return True
+        n = self.count_validations(times)
+        # Their number may change with the speed, but two are never near each other.
+        is_apart = times.share - times.validated >= 0.6 / n
+        return is_apart and int(n * times.share) > int(n * times.validated)
+
+    def is_measured(self, times: Times) -> bool:
+        return times.elapsed >= MEASURE_FRACTION * self.seconds
+
+    def estimate_steps(self, times: Times, step: int) -> int:
+        """Return the steps of the whole run at its present speed."""
+        if times.share >= 1:
+            return step
+        if not times.step:
+            return self.max_steps
+        remaining = max(round(self.find_training_seconds(times) / times.step), 1)
+        return min(step + remaining, self.max_steps)
+
+
+class TimeBudget(Callback):
+    """Let the learning rate, the validations and the end of a run follow the clock.
+
+    Checkpoints store the times: a resumed run goes on in its plan, or with other minutes or steps
+    in the plan of these. All ranks go by the clock that is ahead.
+    """
+
+    def __init__(self, minutes: float | None = None, clock: Callable = time.monotonic) -> None:
+        self.seconds = None if minutes is None else 60 * float(minutes)
+        self.clock = clock
+        self.times = Times()
+        self.plan: Plan | None = None
+        self.saved_plan: list[float] | None = None
+        self.n_step = 0  # of this process
+        self.is_after_validation, self.is_printed = False, False
+
+    def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
+        # Before LastCheckpoint.on_load_checkpoint, which may raise it for a validation.
+        self.max_steps = int(trainer.max_steps)
+
+    def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        if self.seconds is None:
+            return
+        if module.pass_limit:
+            self.max_steps = module.pass_limit.last_step
+        n = count_validations(trainer, self.max_steps)
+        self.plan = Plan(self.seconds, self.max_steps, n)
+        self.started_at = self.clock() - self.times.elapsed
+        self.is_printed = bool(self.times.step)
+        if self.saved_plan not in (None, [self.seconds, self.max_steps]):
+            self.change_plan(trainer.global_step)
+        # Before LanguageModel.on_train_start, which sets the learning rate by the schedule.
+        self.follow(trainer, module)
+        if self.times.share >= 1:
+            minutes = f"{self.seconds / 60:g} minutes"
+            module.print(f"all {minutes} are used; more with --plan.minutes")
+
+    def change_plan(self, step: int) -> None:
+        """Find the share of a new plan, of which at least one step and a validation are left."""
+        times = replace(self.times, share=0.0, validated=0.0)
+        share = min(self.plan.find_share(times, step), step / (step + 1))
+        self.times, self.is_printed = replace(times, share=share, validated=share), False
+
+    def on_train_batch_start(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
+        if self.is_after_validation:
+            self.times = self.times.extend_validation(self.lap(module))
+            self.is_after_validation = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
+    ) -> None:
+        if self.plan is None or not module.between_steps:
+            return
+        self.n_step += 1
+        n_recent = self.plan.count_recent_steps(self.times)
+        self.times = self.times.add_step(self.lap(module), self.n_step, n_recent)
+        self.times = self.plan.advance(self.times, trainer.global_step)
+        is_due = self.plan.is_validation_due(self.times)
+        self.follow(trainer, module, is_due)
+        n_token = len(batch.targets_BL) * batch.new_len * trainer.world_size
+        self.step_tokens = n_token * trainer.accumulate_grad_batches
+        if not self.plan.wanted_validations and self.plan.is_measured(self.times):
+            self.print_plan(trainer, module)
+
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
+        if self.plan is None or not module.is_fitting:
+            return
+        self.times = self.times.add_validation(self.lap(module))
+        self.is_after_validation = True
+        # The run ends here if the validation has used what was left.
+        self.times = self.plan.advance(self.times, trainer.global_step, is_validated=True)
+        self.follow(trainer, module)
+        self.print_plan(trainer, module)
+
+    def follow(self, trainer: Trainer, module: LanguageModel, is_due: bool = False) -> None:
+        """Set steps, learning rate and the next validation of the Trainer by the plan."""
+        step, share = trainer.global_step, self.times.share
+        loops.set_last_step(trainer, self.plan.estimate_steps(self.times, step))
+        if self.plan.wanted_validations:
+            loops.set_next_validation(trainer, is_due)
+        # So that this step has its share of the schedule.
+        end = step / share if step and share else self.plan.max_steps
+        reschedule(trainer.lr_scheduler_configs[0].scheduler, module.optim, end)
+
+    def print_plan(self, trainer: Trainer, module: LanguageModel) -> None:
+        """Print the first estimate of the steps, once; the progress bar shows later ones."""
+        times, plan, step = self.times, self.plan, trainer.global_step
+        if self.is_printed or not times.step or times.share >= 1:
+            return
+        self.is_printed = True
+        steps, n = plan.estimate_steps(times, step), plan.count_validations(times)
+        seconds = times.elapsed + (steps - step) * times.step
+        seconds += plan.count_remaining_validations(times) * times.validation
+        every = f"; validations every {steps // n:,} steps" if plan.wanted_validations else ""
+        rate = f"{self.step_tokens / times.step:,.0f} tokens/s here"
+        module.print(f"{rate}: about {steps:,} steps in {seconds / 60:.1f} minutes{every}")
+
+    def lap(self, module: LanguageModel) -> float:
+        """Return the seconds since the last call, or the start, by the clock that is ahead."""
+        micros = round(1e6 * (self.clock() - self.started_at))
+        return module.ranks.max(micros)[0] / 1e6 - self.times.elapsed
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the time is over; None without minutes."""
+        return None if self.plan is None else self.seconds - self.clock() + self.started_at
+
+    @property
+    def is_planned(self) -> bool:
+        return self.seconds is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.plan is None:
+            return {}
+        return {"plan": [self.seconds, self.max_steps], "times": asdict(self.times)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if "times" in state_dict:
+            self.saved_plan, self.times = state_dict["plan"], Times(**state_dict["times"])
+        else:  # of a plan that was made once
+            elapsed = state_dict["elapsed"]
+            self.saved_plan, self.times = [], Times(elapsed, trained=elapsed)
+
+
+def count_validations(trainer: Trainer, max_steps: int) -> int:
+    """Return the validations in max_steps; 0 if there are none, or they go by epochs."""
+    every, by_epoch = trainer.val_check_interval, trainer.check_val_every_n_epoch
+    if not trainer.enable_validation or by_epoch is not None or not isinstance(every, int):
+        return 0
+    return max(max_steps * trainer.accumulate_grad_batches // every, 1)

@@ -1,0 +1,122 @@
+"""WeightAverage: validate, save and use an average of the weights over steps."""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.callbacks import WeightAveraging as LightningWeightAveraging
+from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.utilities import rank_zero_warn
+
+from ...errors import require
+from ...model import Network
+from . import LanguageModel
+
+TRAINED, AVERAGE = "trained", "average"
+"""Keys in a checkpoint: the trained weights, saved beside their average, and in fit the average."""
+
+
+class WeightAverage(Callback):
+    """Average the weights; validation measures the average, and other commands load it.
+
+    Training is not changed: its weights are kept aside during a validation, and saved beside the
+    average. Before the average begins, validation measures the weights.
+
+    Args:
+        decay: Weight of the exponential moving average before each step; null: all steps weigh the
+            same (Polyak and Juditsky 1992; Merity et al. 2017 for language models, with a constant
+            learning rate).
+        start_step: Number of steps to leave out of the average.
+    """
+
+    def __init__(self, decay: float | None = 0.999, start_step: int = 0) -> None:
+        is_possible = decay is None or 0 <= decay < 1
+        require(is_possible, "decay", decay, "at least 0 and less than 1, or null")
+        require(start_step >= 0, "start_step", start_step, "0 or more")
+        self.decay, self.start_step = decay, start_step
+        self.average: Network | None = None
+        self.trained: Network | None = None
+        self.count = 0
+
+    def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
+        if stage == "fit":
+            is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
+            expected = "ddp with WeightAverage, which copies whole weights"
+            require(not is_sharded, "trainer.strategy", "fsdp2", expected)
+            self.average, self.trained, self.count = None, None, 0
+
+    def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        # When it was loaded, the weights were not yet on their device.
+        if self.average is not None:
+            self.average.to(module.device)
+
+    @torch.no_grad()
+    def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
+        if module.between_steps and trainer.global_step > self.start_step:
+            self.count += 1
+            if self.average is None:
+                self.average = copy_at_least_float32(module.net)
+            weight = 1 / self.count if self.decay is None else 1 - self.decay
+            for mean, now in zip(self.average.parameters(), module.net.parameters(), strict=True):
+                mean.lerp_(now.to(mean), weight)
+
+    def load_average(self, trainer: Trainer, module: LanguageModel) -> None:
+        """Load the average into the network, and keep a copy of its trained weights."""
+        if self.average is not None and self.trained is None:
+            self.trained = deepcopy(module.net)
+            module.net.load_state_dict(self.average.state_dict())
+
+    on_validation_epoch_start = on_train_end = load_average
+
+    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
+        # After fit, `validate` has no weights to train.
+        if self.trained is not None and trainer.state.fn == "fit":
+            module.net.load_state_dict(self.trained.state_dict())
+            self.trained = None
+
+    def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
+        if self.average is not None:
+            trained = self.trained or module.net
+            checkpoint[TRAINED] = trained.state_dict(prefix="net.")
+            checkpoint["state_dict"] = self.average.state_dict(prefix="net.")
+
+    def on_load_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
+        if average := checkpoint.get(AVERAGE):
+            self.average = copy_at_least_float32(module.net)
+            weights = {name.removeprefix("net."): average[name] for name in average}
+            self.average.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.count = state_dict["count"]
+
+
+def copy_at_least_float32(net: Network) -> Network:
+    """Copy a network; in a narrower type, the mean would round small changes away."""
+    dtype = next(net.parameters()).dtype
+    return deepcopy(net).to(torch.promote_types(dtype, torch.float32)).requires_grad_(False)
+
+
+def select_trained_weights(checkpoint: dict[str, Any], callbacks: Iterable[Callback]) -> None:
+    """Prepare a checkpoint for fit: trained weights as its state_dict, the average as AVERAGE."""
+    if TRAINED in checkpoint:
+        checkpoint[AVERAGE] = checkpoint["state_dict"]
+        checkpoint["state_dict"] = checkpoint.pop(TRAINED)
+        if not any(isinstance(each, WeightAverage) for each in callbacks):
+            rank_zero_warn(
+                "the checkpoint holds an average of weights; without the callback WeightAverage "
+                "training continues from the weights themselves"
+            )
+
+
+def refuse_other_averages(callbacks: Iterable[Callback]) -> None:
+    """Refuse Lightning's own averages, from whose checkpoints training does not resume exactly."""
+    for callback in callbacks:
+        is_other = isinstance(callback, LightningWeightAveraging | StochasticWeightAveraging)
+        expected = "WeightAverage of txl_lightning, which resumes exactly"
+        require(not is_other, "trainer.callbacks", type(callback).__name__, expected)

@@ -1,0 +1,300 @@
+"""Options of fit, validate, test and predict: their parser and help, and the checks of values."""
+
+from argparse import ArgumentError
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning.pytorch
+import yaml
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser
+
+from ..command_line import COMMANDS, ConfigOption, Parser, take_option
+from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..errors import (
+    flatten_settings,
+    prefix_errors,
+    require,
+    shorten,
+)
+from ..files import find_config, load_yaml, local_path
+from ..imports import is_class_path
+from ..model import EvalLengths
+from ..model.adaptation import Adaptation
+from ..model.contract import CLASS, find_config_class
+from .callbacks.checkpointing import CheckpointConfig
+from .callbacks.report import ReportConfig
+from .callbacks.time_budget import PlanConfig
+from .callbacks.wandb import WandbConfig
+from .module import LanguageModel
+from .optimizers import OptimConfig, check_end
+from .passes import check_epochs, check_least_steps
+
+Resume = Literal["auto", "must", "never"]
+LIMITS = ("max_steps", "max_epochs")
+RUNS = "runs"
+LOGGER_FOLDER = "--trainer.logger.save_dir="
+NO_LOGGER = "--trainer.logger=false"
+RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
+"""Arguments of Trainer.fit and the like that are not options."""
+TRAINER_DEFAULTS = {
+    "max_epochs": -1,
+    "max_steps": 2000,
+    "val_check_interval": 200,
+    "check_val_every_n_epoch": None,
+    "gradient_clip_val": 0.25,
+    "log_every_n_steps": 10,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+    "enable_model_summary": False,
+}
+SHORT_HELP = """help config ckpt_path resume plan.minutes
+    model.net.n_layer model.net.n_head model.net.d_model model.net.mem_len model.net.dropout
+    model.eval_mem_len model.optim.name model.optim.lr model.optim.schedule
+    data.corpus data.path data.vocab data.tgt_len data.batch_size
+    trainer.default_root_dir trainer.max_steps trainer.val_check_interval trainer.precision
+    trainer.accelerator trainer.devices trainer.logger trainer.callbacks trainer.help"""
+"""Options in the help of a command; --help full shows all but the rarer ones of the Trainer."""
+TRAINER_HELP = """default_root_dir max_steps max_epochs max_time gradient_clip_val
+    accumulate_grad_batches val_check_interval limit_val_batches limit_test_batches
+    limit_predict_batches log_every_n_steps accelerator devices num_nodes strategy precision logger
+    callbacks enable_progress_bar help"""
+"""Options of the Trainer in --help full; --trainer.help shows all of them."""
+FIT_ONLY = (
+    *("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume", "trainer.max_"),
+    *("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_"),
+)
+"""Beginnings of the options that only fit uses."""
+FOLDERS = ("default_root_dir", "dir", "dirpath", "root_dir", "save_dir")
+"""Settings of the Trainer, of its loggers, callbacks and profilers that name a folder."""
+GROUPS = {
+    "model.net": "Network",
+    "model": "Evaluation and compilation",
+    "data": "Data",
+    "checkpoint": "Checkpoints",
+    "trainer": "Trainer",
+}
+"""Titles in the help; others are the first lines of docstrings."""
+WITHOUT_EFFECT = ("weights_only", "verbose", "return_predictions")
+"""Options of Lightning whose values are fixed."""
+DESCRIPTION = """Every setting is also a key of a YAML file: --config FILE, once or several times.
+The last value of a setting counts."""
+HELP_TEXTS = {
+    "help": "Print these options; --help full prints all.",
+    "trainer.help": "Print all of the Trainer's options.",
+    "config": "YAML file with settings, or the name of an included config.",
+    "seed_everything": "Seed of all random numbers; true: a random one; false: none.",
+    "resume": "Continue the latest run under trainer.default_root_dir, in its folder, from its "
+    "newest intact checkpoint: auto, if there is one; must, or stop; never.",
+    "ckpt_path": "A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.",
+    "trainer.default_root_dir": "Folder of runs; each run is a folder version_N in it.",
+    "trainer.max_steps": "Steps of training, and with plan.minutes their limit; -1: no end.",
+    "trainer.max_epochs": "Passes over the text, which end a run unless max_steps, given at the "
+    "same place or later, ends it before; -1: as many as there are steps.",
+    "trainer.val_check_interval": "Segments from one validation to the next.",
+    "trainer.limit_val_batches": "Most segments that a validation reads; left out, all.",
+    "trainer.logger": "Logger besides metrics.csv, for example WandbLogger; false: no logger.",
+    "trainer.callbacks": "Callbacks besides ours. Your own need --allow_imports PACKAGE on the "
+    "command line, which lets options and configs name its classes.",
+    "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
+}
+"""Help of single options, and where Lightning's own does not fit an endless loader."""
+
+
+class TrainerParser(Parser, LightningArgumentParser):
+    """Parser of the options of LightningCLI, with our help."""
+
+
+def make_parser(command: str, words: Sequence[str] = (), net_class: str | None = None) -> Parser:
+    """Return the parser of a command, with the settings of `net_class`, or a TransformerXLConfig;
+    words that ask for help hide the options it does not show."""
+    summary = COMMANDS[command].summary
+    # Only for help, because jsonargparse leaves hidden options out of config.yaml.
+    asks_for_help = {"-h", "--help", "--trainer.help"} & {*words}
+    parser = TrainerParser(
+        command=command,
+        description=f"{summary[0].upper()}{summary[1:]}. {DESCRIPTION}",
+        texts=HELP_TEXTS,
+        is_hidden=choose_hidden(command, words, net_class) if asks_for_help else lambda _: False,
+        dump_header=[f"lightning.pytorch=={lightning.pytorch.__version__}"],
+    )
+    parser.add_argument("-c", "--config", action=ConfigOption)
+    parser.add_argument("--seed_everything", type=bool | int, default=1)
+    parser.add_argument("--resume", type=Resume, default="never")
+    with prefix_errors("model.net"):
+        parser.add_class_arguments(find_config_class(net_class), "model.net")
+    if net_class:
+        parser.add_argument(f"--model.net.{CLASS}", default=net_class, help="Class of them.")
+    parser.add_class_arguments(LanguageModel, "model", fail_untyped=False, skip={"net"})
+    parser.add_lightning_class_args(CorpusDataModule, "data")
+    parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
+    parser.add_class_arguments(CheckpointConfig, "checkpoint")
+    parser.add_class_arguments(PlanConfig, "plan")
+    parser.add_class_arguments(WandbConfig, "wandb")
+    parser.add_class_arguments(ReportConfig, "report")
+    if command in ("validate", "test"):
+        parser.add_class_arguments(Adaptation, "adapt")
+    parser.add_lightning_class_args(Trainer, "trainer")
+    parser.add_argument("--trainer.help", action="help")
+    parser.add_method_arguments(Trainer, command, as_group=False, skip=RUN_ARGUMENTS)
+    defaults = TRAINER_DEFAULTS | {"default_root_dir": RUNS if command == "fit" else None}
+    parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
+    for key, title in GROUPS.items():
+        parser.groups[key].title = title
+    return parser
+
+
+def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
+    """Return the class of the network's settings that options or else configs name, if any; and
+    words with --model.net.class_path in place of --model.net."""
+    name, (given, others) = None, take_option(words, "--model.net")
+    for config in load_configs(words):
+        with suppress(LookupError, TypeError):
+            name = config["model"]["net"][CLASS]
+    # Any other value is a file, or YAML, with the whole group.
+    if given and is_class_path(given[-1]) and not Path(given[-1]).exists():
+        words = [*others, f"--model.net.{CLASS}={given[-1]}"]
+    return words, [name, *take_option(words, f"--model.net.{CLASS}")[0]][-1]
+
+
+def let_passes_decide(words: list[str], configs: Iterable[Any]) -> list[str]:
+    """Return words in which max_epochs, if given later than max_steps, replaces it: in a config
+    after another one, or after all configs. -1 asks for no passes."""
+    trainers = [config.get("trainer") if isinstance(config, dict) else None for config in configs]
+    places = [trainer for trainer in trainers if isinstance(trainer, dict)]
+    options = {name: take_option(words, f"--trainer.{name}")[0] for name in LIMITS}
+    places.append({name: options[name][-1] for name in LIMITS if options[name]})
+    for given in reversed(places):
+        if "max_steps" in given:
+            return words
+        if "max_epochs" in given:
+            has_passes = str(given["max_epochs"]) != "-1"
+            return [*words, "--trainer.max_steps=-1"] if has_passes else words
+    return words
+
+
+def list_defaults(parser: Parser) -> dict[str, Any]:
+    dump = parser.dump(parser.get_defaults(), skip_unset=False, skip_validation=True)
+    return flatten_settings(yaml.safe_load(dump))
+
+
+def load_configs(words: list[str]) -> Iterator[Any]:
+    for file in take_option(words, "-c", "--config")[0]:
+        # `parse` says what is wrong with a file.
+        with suppress(OSError, ValueError, yaml.YAMLError):
+            yield load_yaml(Path(find_config(file)).read_text())
+
+
+def choose_hidden(command: str, words: Sequence[str], own: str | None) -> Callable[[str], bool]:
+    """Return a function that is True for options that the requested help does not show."""
+    if "--trainer.help" in words:
+        return lambda name: not name.startswith("trainer.")
+    shown = {f"trainer.{name}" for name in TRAINER_HELP.split()}
+    short = None if "full" in words else {*SHORT_HELP.split()}
+
+    def is_hidden(name: str) -> bool:
+        is_rare = name.startswith("trainer.") and name not in shown
+        is_useless = name in WITHOUT_EFFECT or (command != "fit" and name.startswith(FIT_ONLY))
+        is_own = own is not None and name.startswith("model.net.")
+        return is_rare or is_useless or not (short is None or name in short or is_own)
+
+    return is_hidden
+
+
+def parse(parser: Parser, words: list[str]) -> Namespace:
+    """Return the settings of a command line; a mistake is a ValueError of one line."""
+    try:
+        settings = parser.parse_args(words)
+    except ArgumentError as error:
+        is_chosen = any(word.startswith((LOGGER_FOLDER, NO_LOGGER)) for word in words)
+        if is_chosen or "arguments are required: save_dir" not in str(error):
+            raise ValueError(explain_error(parser, words, error)) from error
+        # A logger without a folder writes to the folder of runs.
+        root = parse(parser, [*words, NO_LOGGER]).trainer.default_root_dir
+        return parse(parser, [*words, f"{LOGGER_FOLDER}{root or RUNS}"])
+    for key in parser.groups:
+        # jsonargparse also accepts null and numbers.
+        is_group = isinstance(settings[key], Namespace)
+        require(is_group, key, settings[key], "settings by name")
+    return settings
+
+
+def explain_error(parser: Parser, words: list[str], error: ArgumentError) -> str:
+    """Return an error in one line, with the config file that causes it."""
+    for path in take_option(words, "-c", "--config")[0]:
+        try:
+            parser.parse_args([f"--config={path}"])
+        except ArgumentError as error_of_file:
+            return f"{shorten(path)}: {parser.explain_error(str(error_of_file))}"
+    return parser.explain_error(str(error))
+
+
+def check_settings(parser: Parser, settings: Namespace) -> None:
+    for key, group in parser.groups.items():
+        # A group of single options has no class.
+        if is_dataclass(config := getattr(group, "group_class", None)):
+            values = {name: v for name, v in vars(settings[key]).items() if name != CLASS}
+            with prefix_errors(key):
+                config(**values)
+    with prefix_errors("model.eval", "_"):
+        EvalLengths(settings.model.eval_mem_len, settings.model.eval_clamp_len)
+    with prefix_errors("data"):
+        CorpusConfig(**settings.data.as_dict())
+    if settings.weights_only is False:
+        raise ValueError("weights_only: invalid false; a checkpoint must run no code")
+    check_batches(settings.trainer)
+    check_duration(settings)
+
+
+def check_duration(settings: Namespace) -> None:
+    """Check the limits of steps, of passes and of minutes."""
+    trainer, is_planned = settings.trainer, settings.plan.minutes is not None
+    steps, passes, least = trainer.max_steps, trainer.max_epochs, trainer.min_steps
+    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
+    require(passes is not None, "trainer.max_epochs", "null", "a number of passes, or -1: no limit")
+    if passes < 0:
+        check_end(OptimConfig(**vars(settings.model.optim)), steps)
+    has_steps = steps > 0 or (steps < 0 < passes)
+    expected = "the most steps that plan.minutes may take"
+    require(has_steps or not is_planned, "trainer.max_steps", steps, expected)
+    expected = "null with plan.minutes, which sets the steps"
+    require(least is None or not is_planned, "trainer.min_steps", least, expected)
+    check_least_steps(least, steps)
+    check_epochs(trainer)
+
+
+def refuse_urls(value: object, key: str) -> None:
+    """Refuse a URL as a folder, which Lightning or we would make beside the runs."""
+    if isinstance(value, Namespace):
+        for name, part in vars(value).items():
+            refuse_urls(part, f"{key}.{name}")
+    elif isinstance(value, list):
+        for part in value:
+            refuse_urls(part, key)
+    elif isinstance(value, str) and key.rpartition(".")[2] in FOLDERS:
+        local_path(key, value, "; checkpoint.mirror copies runs to one")
+
+
+def check_batches(trainer: Namespace) -> None:
+    """Make numbers of batches whole; refuse fractions of a text that has no end.
+
+    Lightning takes whole numbers and fractions, and which of the two a number becomes depends on
+    what the process has imported: Python treats Optional[Union[int, float]] and
+    Optional[Union[float, int]] as one.
+    """
+    for name, value in vars(trainer).items():
+        is_count = name.endswith("_batches") or name == "val_check_interval"
+        if is_count and isinstance(value, float) and value > 1 and value.is_integer():
+            trainer[name] = int(value)
+    step = trainer.accumulate_grad_batches
+    require(step >= 1, "trainer.accumulate_grad_batches", step, "at least 1")
+    if isinstance(trainer.limit_train_batches, int) or isinstance(trainer.overfit_batches, int):
+        return
+    for name, default in {"val_check_interval": None, "limit_train_batches": 1.0}.items():
+        is_valid = not isinstance(trainer[name], float) or trainer[name] == default
+        expected = "a whole number of batches, because training has no end"
+        require(is_valid, f"trainer.{name}", trainer[name], expected)

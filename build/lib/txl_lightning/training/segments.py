@@ -1,0 +1,186 @@
+"""What LanguageModel needs for one segment after the other: its loss, memories between, metrics.
+
+B rows   L segment
+"""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from torchmetrics import Metric
+
+from ..data.stream import IGNORED, Segment
+from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
+from ..model.adaptation import Adaptation, AdaptedReader
+from ..model.contract import AnyMemory, join_rows, require_transformer_xl
+from ..model.reading import score_segment
+
+
+class MemoryBank:
+    """Memories by stage and slot (the index of the stage's dataloader).
+
+    The memory after a segment is staged, and replaces the previous one when the step is done,
+    together with the position in the text. Memories are plain attributes, never buffers: DDP would
+    overwrite buffers with rank 0's, and an average of weights would average them.
+    """
+
+    def __init__(self, net: Network, eval_lengths: EvalLengths, compiled: bool) -> None:
+        self.net, self.eval_lengths, self.compiled = net, eval_lengths, compiled
+        self.adaptation: Adaptation | None = None
+        self.committed: dict[tuple[str, int], AnyMemory] = {}
+        self.staged: dict[tuple[str, int], AnyMemory] = {}
+
+    @property
+    def suffix(self) -> str:
+        """End of the stage's name in results, where what adapts is never mixed with the rest."""
+        return "-adapted" if self.adaptation else ""
+
+    @cached_property
+    def reader(self) -> Reader | AdaptedReader:
+        if self.adaptation:
+            return AdaptedReader(self.net, self.adaptation)
+        # Cached keys and values change their shape; a compiled network has one graph per shape.
+        return make_reader(self.net, uses_cache=not self.compiled)
+
+    def get(self, stage: str, slot: int, batch_size: int) -> AnyMemory:
+        """Return the memory of a slot on the network's device; empty at first or for other rows."""
+        memory = self.committed.get((stage, slot))
+        if memory is None or memory.batch_size != batch_size:
+            if stage == "train":
+                return self.net.empty_memory(batch_size)
+            return self.reader.empty_memory(batch_size, self.eval_lengths)
+        if stage != "train":
+            return memory
+        memory = memory.resize(EvalLengths().resolve(self.net.config))
+        dtypes = [self.net.compute_dtype] if hasattr(self.net, "compute_dtype") else []
+        return memory.to(find_device(self.net), *dtypes)
+
+    def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:
+        self.staged[stage, slot] = memory
+
+    def commit(self) -> None:
+        self.committed |= self.staged
+        self.staged = {}
+
+    def discard(self, stage: str) -> None:
+        self.committed = {key: self.committed[key] for key in self.committed if key[0] != stage}
+        self.staged = {key: self.staged[key] for key in self.staged if key[0] != stage}
+        # It may have learned from a text.
+        vars(self).pop("reader", None)
+
+
+def recompute_layers(net: Network) -> None:
+    """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
+    require_transformer_xl(net, "model.recompute", "true")
+    if not isinstance(net.call_layer, partial):
+        net.call_layer = partial(checkpoint, net.call_layer, use_reentrant=False)
+
+
+def segment_loss(
+    net: Network, segment: Segment, memory: AnyMemory, n_part: int = 1
+) -> tuple[Tensor, AnyMemory]:
+    """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory after it.
+
+    The rows are computed in n_part parts (micro-batches). The backward pass recomputes each part,
+    with the same random numbers, just before its gradient, so that the activations of only one part
+    are stored. For Lightning it is one forward and one backward pass: gradients are accumulated,
+    scaled and averaged over ranks as usual.
+    """
+    n_row = len(segment.tokens_BL)
+    if min(n_part, n_row) == 1:
+        return score_segment(net, segment, memory)
+    part_len, nats, memories = -(-n_row // n_part), [], []
+    for start in range(0, n_row, part_len):
+        rows = slice(start, start + part_len)
+        inputs = net, segment.rows(rows), memory.rows(rows)
+        part_BL, part_memory = checkpoint(segment_loss, *inputs, use_reentrant=False)
+        nats.append(part_BL)
+        memories.append(part_memory.tensors())
+    return torch.cat(nats), memory.restore(join_rows(part_memory, memories))
+
+
+def compile_in_place(net: Network) -> None:
+    """Compile what is called for each layer; of a network that has no such function, the whole.
+
+    One graph serves all layers, in a fraction of the time that the whole network takes. Weights
+    keep their names.
+    """
+    # Since torch 2.13; without it, all networks of a process share the recompilation limit.
+    is_available = "isolate_recompiles" in signature(torch.compile).parameters
+    options = {"isolate_recompiles": True} if is_available else {}
+    if hasattr(net, "run_layer"):
+        if "run_layer" not in vars(net):
+            net.run_layer = torch.compile(net.run_layer, **options)
+        return
+    # A loss whose shapes depend on the targets would be recompiled for every segment.
+    reads_targets = getattr(getattr(net, "head", None), "reads_targets", False)
+    for name in ("hidden",) if reads_targets else ("loss", "hidden"):
+        if hasattr(net, name) and name not in vars(net):
+            compiled = torch.compile(getattr(type(net), name), **options)
+            # A deep copy of a partial function has a copy of the network. A bound method has not
+            # worked with torch 2.11: Dynamo called `hidden` within `loss` without the network.
+            setattr(net, name, partial(compiled, net))
+
+
+class MeanNats(Metric):
+    """Summed nats over counted tokens, in float64."""
+
+    full_state_update = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("nats", "count"):
+            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, nats_BL: Tensor, targets_BL: Tensor) -> None:
+        nats_BL, scored_BL = nats_BL.detach(), targets_BL != IGNORED
+        self.nats += nats_BL.masked_fill(~scored_BL, 0.0).sum(dtype=self.nats.dtype)
+        self.count += scored_BL.sum()
+
+    def compute(self) -> Tensor:
+        return self.nats / self.count
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any) -> "MeanNats":
+        # Private: torchmetrics has no setting that keeps a state's precision.
+        def move(value: Tensor) -> Tensor:
+            # In bfloat16, to which the module may be cast, the count would stop at 256 tokens.
+            device = fn(value).device
+            return value.to(device, accumulator_dtype(device))
+
+        return super()._apply(move, *args)
+
+
+class RightAnswers(Metric):
+    """Accuracy of a task: per token, and per answer at the end of each example."""
+
+    full_state_update = False
+
+    def __init__(self, example_len: int) -> None:
+        super().__init__()
+        self.example_len = example_len
+        for name in ("right_tokens", "tokens", "right_answers", "answers"):
+            self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        self.wrong_B: Tensor | None = None
+
+    def update(self, right_BL: Tensor, targets_BL: Tensor, doc_pos_BL: Tensor) -> None:
+        """Count the next segment; an answer may span two segments."""
+        scored_BL = targets_BL != IGNORED
+        wrong_B = torch.zeros_like(right_BL[:, 0]) if self.wrong_B is None else self.wrong_B
+        # The last token of an example is an answer; in the warm-up it is not scored.
+        ends_BL = (doc_pos_BL + 2 == self.example_len) & scored_BL
+        for wrong_token_B, ends_B in zip((scored_BL & ~right_BL).t(), ends_BL.t(), strict=True):
+            wrong_B = wrong_B | wrong_token_B
+            self.answers += ends_B.sum()
+            self.right_answers += (ends_B & ~wrong_B).sum()
+            wrong_B = wrong_B & ~ends_B
+        self.wrong_B = wrong_B
+        self.tokens += scored_BL.sum()
+        self.right_tokens += (right_BL & scored_BL).sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        answers = {"answer_accuracy": self.right_answers / self.answers}
+        return {"token_accuracy": self.right_tokens / self.tokens} | answers

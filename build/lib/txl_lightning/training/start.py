@@ -1,0 +1,178 @@
+"""The checkpoint that a command starts from: find it, its settings, what conflicts, its weights."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.utilities import rank_zero_only
+
+from ..checkpoints import LoadedCheckpoint, load_checkpoint
+from ..checkpoints.loading import check_weights, find_latest, load_data_settings
+from ..checkpoints.mirror import fetch_newer
+from ..command_line import take_option
+from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..data.settings import DataConfig
+from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
+from ..files import load_yaml
+from ..model.config import LEARNED
+from ..model.contract import CLASS
+from ..runs.folder import CHECKPOINTS, VOCAB, remove_partial_files
+from .callbacks.checkpointing import is_validation_due
+from .callbacks.early_stopping import has_stopped
+from .callbacks.save_run import print_once
+from .callbacks.time_budget import TimeBudget
+from .module import LanguageModel
+from .options import Resume
+
+NO_EFFECT_ON_WEIGHTS = {
+    *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
+    *("dropout", "dropout_type", "dropatt", "init", "init_std", "init_range", "proj_init_std"),
+}
+"""Settings of the network that may differ from the checkpoint's."""
+EQUAL_STATE = {"adamw": "adam"}  # optimizers that can load the state of another one
+TEXTS = ("corpus", "path", "ids", "store")  # settings that name the text
+DEFAULT_TEXTS = [getattr(DataConfig, name) for name in TEXTS]
+
+
+def find_start(
+    resume: Resume, ckpt_path: str | None, root: Path, mirror: str | None = None
+) -> LoadedCheckpoint | None:
+    """Load the checkpoint to start from; return None for a new run.
+
+    ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root,
+    fetched from the mirror if that has a newer one.
+    """
+    if ckpt_path not in (None, "last"):
+        expected = "never with ckpt_path: one of them says where to start"
+        require(resume == "never", "resume", resume, expected)
+        return load_checkpoint(ckpt_path)
+    if resume == "never" and ckpt_path is None:
+        return None
+    if rank_zero_only.rank == 0:
+        remove_partial_files(root)
+    fetched = fetch_newer(mirror, root) if mirror else []
+    checkpoint, problems = find_latest(root)
+    for problem in [*fetched, *problems]:
+        print_once(f"warning: {problem}; passed over")
+    if checkpoint is None and (resume == "must" or ckpt_path == "last"):
+        setting = "resume: must" if resume == "must" else "ckpt_path: last"
+        raise CheckpointError(f"{setting}: there is no whole checkpoint of a run under {root}")
+    nothing = f"nothing under {root}; training starts from the beginning"
+    print_once(f"resume: {checkpoint.path if checkpoint else nothing}")
+    return checkpoint and check_weights(checkpoint)
+
+
+def find_defaults(
+    checkpoint: LoadedCheckpoint, command: str, is_new_text: bool, data: Namespace, words: list[str]
+) -> dict[str, Any]:
+    """Return the checkpoint's settings, which those that are given override; to measure it, also
+    those of its run's text, unless another text is given."""
+    defaults = flatten_settings(checkpoint.settings, "model.")
+    # n_token comes from the text; that kernel was the fastest on the machine that trained it.
+    for key in ("n_token",) if CLASS in checkpoint.settings["net"] else ("n_token", "kernel"):
+        defaults.pop(f"model.net.{key}", None)
+    vocab = (checkpoint.run_folder if is_new_text else checkpoint.path) / VOCAB
+    if vocab.is_file():
+        defaults["data.vocab"] = str(vocab)
+    if command == "fit":
+        return defaults
+    settings = load_data_settings(checkpoint.path)
+    names = settings.keys() & {field.name for field in fields(CorpusConfig)}
+    if list_texts(data) != DEFAULT_TEXTS or any(word.startswith("--data.corpus") for word in words):
+        names -= set(TEXTS)
+    return defaults | flatten_settings({name: settings[name] for name in names}, "data.")
+
+
+def names_new_text(data: Namespace, path: Path) -> bool:
+    """Return True if the settings name a text, and another one than the checkpoint's run."""
+    saved = load_data_settings(path)
+    return bool(saved) and list_texts(data) not in (DEFAULT_TEXTS, list_texts(saved))
+
+
+def list_texts(data: Namespace | dict[str, Any]) -> list[Any]:
+    return [data.get(name) for name in TEXTS]
+
+
+def refuse_moved_run(words: list[str], root: Path) -> None:
+    """Refuse to start anew where a config is of a run that is not in its own folder of runs."""
+    for config in take_option(words, "-c", "--config")[0]:
+        folder = Path(config).absolute().parent
+        if not (folder / CHECKPOINTS).is_dir() or folder.parent.resolve() == root.resolve():
+            continue
+        settings = load_yaml(Path(config).read_text(encoding="utf-8"))
+        if settings["trainer"]["default_root_dir"] == str(root):
+            where = f"{config} is of a run in {folder.parent}"
+            raise CheckpointError(
+                f"resume: nothing under {root}; {where}: "
+                f"give --trainer.default_root_dir {folder.parent}"
+            )
+
+
+def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
+    """Exit if a resumed run is complete; refuse a checkpoint with more steps than max_steps."""
+    step = checkpoint.get("global_step", 0)
+    if not 0 <= max_steps <= step or (max_steps == step and is_validation_due(checkpoint)):
+        return
+    if resume != "never":
+        print_once(f"all {max_steps} steps are done; more with --trainer.max_steps")
+        raise SystemExit(0)
+    expected = f"more than the {step} steps of the checkpoint"
+    raise invalid("trainer.max_steps", max_steps, expected)
+
+
+def explain_no_step(trainer: Trainer) -> str:
+    """Return why training ended before its first step, and how to go on; "" if nothing is known."""
+    passes, callbacks = trainer.lightning_module.pass_limit, trainer.callbacks
+    by_steps = "max_epochs" if passes and trainer.max_steps == passes.n_step else "max_steps"
+    is_planned = any(isinstance(each, TimeBudget) and each.is_planned for each in callbacks)
+    left = [each.time_remaining() for each in callbacks if isinstance(each, Timer)]
+    if trainer.limit_train_batches == 0:
+        return "trainer.limit_train_batches is 0: no step is taken"
+    if trainer.max_steps == 0:
+        return f"trainer.{by_steps} is 0: no step is taken"
+    if any(map(has_stopped, trainer.early_stopping_callbacks)):
+        return "EarlyStopping has ended this run; a larger patience would continue it"
+    if 0 <= trainer.max_steps <= trainer.global_step:
+        more = "--plan.minutes" if is_planned else f"--trainer.{by_steps}"
+        return f"all {trainer.max_steps:,} steps are done; more with {more}"
+    if any(seconds is not None and seconds <= 0 for seconds in left):
+        used = "trainer.max_time, of all parts of the run together, is used up"
+        return f"{used}; more with a longer --trainer.max_time"
+    if trainer.should_stop:
+        return "plan.minutes are used up; more with --plan.minutes" if is_planned else "stopped"
+    return ""
+
+
+def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) -> None:
+    """Refuse settings that conflict with the checkpoint's weights or optimizer state."""
+    net = saved["net"]
+    # Learned positions have a weight for each distance.
+    tables = {"clamp_len"} if net.get("positions") in LEARNED else set()
+    free = {"mem_len", "dropout"} if CLASS in net else NO_EFFECT_ON_WEIGHTS - tables
+    for name in sorted(net.keys() - free - {"n_token"}):
+        value = list(model.net[name]) if isinstance(model.net[name], tuple) else model.net[name]
+        expected = f"{net[name]}, as in the checkpoint (as in its run's config.yaml)"
+        require(value == net[name], f"model.net.{name}", value, expected)
+    # A converted checkpoint has no optimizer state.
+    if training and "optim" in saved:
+        name, saved_name = model.optim.name, saved["optim"]["name"]
+        is_same = EQUAL_STATE.get(name, name) == EQUAL_STATE.get(saved_name, saved_name)
+        expected = f"{saved_name}, as in the checkpoint; or convert it, and start from its weights"
+        require(is_same, "model.optim.name", name, expected)
+
+
+def load_weights(source: LoadedCheckpoint, model: LanguageModel, data: CorpusDataModule) -> None:
+    """Load the weights of another run; vocabularies must be equal, or of equal size if unknown."""
+    vocab, n_token = source.load_vocabulary(), source.config.n_token
+    if vocab is not None:
+        data.load_state_dict({"vocab": vocab.to_json()})
+    elif n_token != data.n_token:
+        sizes = f"{data.n_token} tokens are not the {n_token} of the weights"
+        raise DataError(f"data.vocab: {sizes}; give the vocabulary that it was trained with")
+    model.net.load_state_dict(source.weights)
+    if not source.path.is_dir():
+        new = "a new optimizer and step 0; --data.allow_mismatch true would continue instead"
+        print_once(f"fine-tuning on {data.config.name}: weights of {source.path}, {new}")
