@@ -12,6 +12,7 @@ from experiments.speed import summary
 from experiments.speed.cases import CASES
 from experiments.speed.timing import Machine, Operations, Times, find_kind
 from tests.golden import train_as_recorded
+from tests.helpers.pictures import has_curves
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be verified")
@@ -62,7 +63,7 @@ def test_the_benchmark_measures_each_case_and_draws_it(bench):
         assert ours["memory_mb"] > 0
         assert (case["basis"] == "fastest step") == (case["spoilt"] is None)
     assert ("SPOILT" in shown) == any(case["spoilt"] for case in record["cases"])
-    assert path.with_suffix(".png").stat().st_size > 5000
+    assert has_curves(path.with_suffix(".png"))
 
 
 @pytest.mark.slow
@@ -156,7 +157,7 @@ def test_the_breakdown_of_a_step_names_every_kind_and_what_a_trainer_adds(run_ex
     [case] = json.loads(path.read_text())["cases"]
     assert {"products", "softmax", "loss", "optimizer"} < case["ms"]["ours"].keys()
     assert case["ms"]["ours"]["Trainer, clipping, data"] > 0
-    assert path.with_suffix(".png").stat().st_size > 5000
+    assert has_curves(path.with_suffix(".png"))
 
 
 @pytest.mark.slow
@@ -194,7 +195,7 @@ def test_scaling_fits_a_line_and_compares_two_processes_with_one(run_experiment,
         assert min(curve["us_per_token"]) > 0
     assert all(speedup > 0 for speedup in record["processes"]["speedup"].values())
     assert "two, rows shared" in shown
-    assert path.with_suffix(".png").stat().st_size > 5000
+    assert has_curves(path.with_suffix(".png"))
 
 
 @pytest.mark.slow
