@@ -33,7 +33,6 @@ PLACES = {
     ("optuna",): {"sweeps"},
     ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }
-UPWARD = {("checkpoints/__init__.py", "convert")}  # a public name that has moved
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -66,11 +65,11 @@ def count_lines(paths) -> int:
 
 def test_a_package_imports_only_from_lower_layers():
     for path in FILES:
-        here, name = find_package(path), str(path.relative_to(PACKAGE))
+        here = find_package(path)
         for other in list_imported_packages(path) - {here}:
             # Files of the lowest layer are one package.
             is_lower = LAYERS[other] < LAYERS[here] or LAYERS[other] == 0
-            assert is_lower or (name, other) in UPWARD, f"{path}: {here} imports {other}"
+            assert is_lower, f"{path}: {here} imports {other}"
 
 
 def test_the_network_imports_torch_and_no_other_package_but_errors_and_imports():

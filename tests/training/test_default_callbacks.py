@@ -7,11 +7,11 @@ from txl_lightning.training import cli
 from txl_lightning.training.callbacks.checkpointing import BestCheckpoint
 from txl_lightning.training.callbacks.report import Report
 from txl_lightning.training.callbacks.time_budget import TimeBudget
-from txl_lightning.training.callbacks.training_state import TrainingStateCheckpoint
 from txl_lightning.training.callbacks.validation_probe import FinalValidation
 from txl_lightning.training.callbacks.wandb import WandbRun
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 from txl_lightning.training.trainer_parts import ORDER, make_callbacks
+from txl_lightning.training.training_state import TrainingStateCheckpoint
 
 
 class Watch(Callback):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
@@ -22,8 +23,6 @@ from ..model import EvalLengths, EvalSameLength, NetworkConfig, TransformerXLCon
 from ..model.config import describe_config, make_config
 from ..model.contract import AnyMemory
 from ..model.reading import readings, score_answers, score_segment
-from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
-from .callbacks.weight_averaging import TRAINED, select_trained_weights
 from .loops import PassLimit, count_steps, limit_passes
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
 from .ranks import CpuProcessGroup, shard
@@ -35,6 +34,10 @@ from .segments import (
     recompute_layers,
     segment_loss,
 )
+from .training_state import NonFiniteGuard, TrainingStateCheckpoint
+
+TRAINED = "trained"  # key in a checkpoint of WeightAverage: the weights, beside their average
+AVERAGE = "average"  # and in fit, the average
 
 
 class LanguageModel(LightningModule):
@@ -228,7 +231,13 @@ class LanguageModel(LightningModule):
             return  # load_from_checkpoint has no Trainer
         if trainer.state.fn == "fit":
             if TRAINED in checkpoint:
-                select_trained_weights(checkpoint, trainer)
+                checkpoint[AVERAGE] = checkpoint["state_dict"]
+                checkpoint["state_dict"] = checkpoint.pop(TRAINED)
+                if "WeightAverage" not in [type(each).__name__ for each in trainer.callbacks]:
+                    rank_zero_warn(
+                        "the checkpoint holds an average of weights; without the callback "
+                        "WeightAverage training continues from the weights themselves"
+                    )
             if self.pass_limit:
                 self.pass_limit.load(checkpoint)
         # Otherwise Lightning would round weights of 64-true to the float32 of a new network.

@@ -20,11 +20,11 @@ from .callbacks.progress_bar import Throughput, TokenProgressBar
 from .callbacks.report import Report
 from .callbacks.save_run import SaveNats, SaveRun
 from .callbacks.time_budget import TimeBudget
-from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.validation_probe import FinalValidation, ValidationProbe
 from .callbacks.wandb import WandbRun, replace_wandb_loggers, run_id_from
 from .callbacks.weight_averaging import WeightAverage
 from .options import WandbConfig
+from .training_state import NonFiniteGuard, TrainingStateCheckpoint
 
 ORDER = (
     WeightAverage,  # in a config only: it averages a step before LastCheckpoint saves it

@@ -39,7 +39,7 @@ from ...runs.folder import BEST, CHECKPOINTS, FORMAT, KEY, LAST, run_folder
 from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from .. import loops
-from . import LanguageModel
+from ..module import LanguageModel
 
 
 class AtomicCheckpointIO(CheckpointIO):

@@ -21,7 +21,7 @@ from ...model.kernels import choose_kernel
 from ...runs.folder import run_folder
 from ...runs.metrics_table import RunMetrics, format_columns, read_metrics
 from ...tables import align_columns
-from . import LanguageModel
+from ..module import LanguageModel
 from .time_budget import TimeBudget
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")

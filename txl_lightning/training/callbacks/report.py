@@ -20,7 +20,7 @@ from ...files import write_text
 from ...machine import describe_environment
 from ...runs.folder import CONFIG, run_folder
 from ...runs.metrics_table import RunMetrics, find_differences, format_columns, read_metrics
-from . import LanguageModel
+from ..module import LanguageModel
 from .save_run import describe_end
 from .validation_probe import ValidationProbe
 from .weight_averaging import WeightAverage

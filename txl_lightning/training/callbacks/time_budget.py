@@ -10,8 +10,8 @@ from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
 from .. import loops
+from ..module import LanguageModel
 from ..optimizers import reschedule
-from . import LanguageModel
 
 RECENT_FRACTION = 0.02  # of the time, whose steps tell the speed by their median
 FEWEST = 5  # of these steps

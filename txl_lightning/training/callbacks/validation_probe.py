@@ -19,8 +19,8 @@ from ...generation import generate
 from ...generation.state import find_missing_memory
 from ...model.config import is_transformer_xl
 from ...model.reading import score_segment
+from ..module import LanguageModel
 from ..segments import MeanNats
-from . import LanguageModel
 
 PROMPT_LEN = 32  # number of tokens of the validation text that a sample continues
 MAX_SAMPLES = 100

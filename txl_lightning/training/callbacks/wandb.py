@@ -18,7 +18,7 @@ from ...errors import format_line
 from ...files import check_folder_writable
 from ...machine import commit
 from ...runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, find_run_folder, run_folder
-from . import LanguageModel
+from ..module import LanguageModel
 from .validation_probe import ValidationProbe
 
 KEPT = {"best": [BEST], "all": [BEST, LAST], "none": []}

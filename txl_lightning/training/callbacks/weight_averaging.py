@@ -6,14 +6,10 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.utilities import rank_zero_warn
 
 from ...errors import require
 from ...model import Network
-from . import LanguageModel
-
-TRAINED = "trained"  # key in a checkpoint of the trained weights, beside their average
-AVERAGE = "average"  # and of the average, in fit
+from ..module import AVERAGE, TRAINED, LanguageModel
 
 
 class WeightAverage(Callback):
@@ -99,14 +95,3 @@ def copy_at_least_float32(net: Network) -> Network:
     """Copy a network; in a narrower type, the mean would round small changes away."""
     dtype = next(net.parameters()).dtype
     return deepcopy(net).to(torch.promote_types(dtype, torch.float32)).requires_grad_(False)
-
-
-def select_trained_weights(checkpoint: dict[str, Any], trainer: Trainer) -> None:
-    """Prepare a checkpoint for fit: trained weights as its state_dict, the average as AVERAGE."""
-    checkpoint[AVERAGE] = checkpoint["state_dict"]
-    checkpoint["state_dict"] = checkpoint.pop(TRAINED)
-    if not any(isinstance(each, WeightAverage) for each in trainer.callbacks):
-        rank_zero_warn(
-            "the checkpoint holds an average of weights; without the callback WeightAverage "
-            "training continues from the weights themselves"
-        )
