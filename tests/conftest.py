@@ -4,24 +4,18 @@ Tests that need a GPU run where packages of the command line and of dashboards m
 fixtures import what needs these.
 """
 
-import json
 import os
 import re
 import resource
 import signal
-import struct
 import subprocess
 import sys
-import tempfile
 import time
-import uuid
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 from txl_lightning.threads import limit_spinning
@@ -32,6 +26,8 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from tests.helpers.processes import Processes  # noqa: E402
+from tests.helpers.wandb_files import Run  # noqa: E402
 from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig, imports  # noqa: E402
 from txl_lightning.errors import IGNORED_WARNINGS  # noqa: E402
 
@@ -42,8 +38,6 @@ SMALL = [
     "--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1",
     "--report.html=false", "--report.sample_len=0",
 ]  # fmt: skip
-REPOSITORY = str(Path(__file__).parents[1])
-BLOCK, HEADER = 32768, struct.Struct("<IHB")
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -272,96 +266,6 @@ def parse_fit():
     return parse
 
 
-def read_records(path: Path) -> Iterator:
-    """Read the messages of a .wandb file, which is in LevelDB's log format."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, parts = path.read_bytes(), b""
-    for start in range(0, len(data), BLOCK):
-        block, at = data[start : start + BLOCK], 0 if start else 7
-        while at + HEADER.size <= len(block):
-            _, count, kind = HEADER.unpack_from(block, at)
-            at += HEADER.size + count
-            parts += block[at - count : at]
-            # A complete record, or the last part of one.
-            if kind in (1, 4):
-                yield Record.FromString(parts)
-                parts = b""
-
-
-def decode_items(entries) -> dict:
-    return {e.key or "/".join(e.nested_key): json.loads(e.value_json) for e in entries}
-
-
-class Processes:
-    """Processes that are killed for good at the end, with all that they have started; a Python
-    process first prints its stack."""
-
-    # Seconds that commands may take, and that others have after a failure or a signal.
-    LIMIT, PATIENCE = 300.0, 10.0
-
-    def __init__(self) -> None:
-        self.mark, self.started = uuid.uuid4().hex, []
-
-    def start(self, words: list, env: Mapping[str, str] = os.environ, **how) -> subprocess.Popen:
-        env = {"PYTHONPATH": REPOSITORY, **env, "STARTED_BY": self.mark, "PYTHONFAULTHANDLER": "1"}
-        process = subprocess.Popen([*map(str, words)], env=env, start_new_session=True, **how)
-        self.started.append(process)
-        return process
-
-    def alive(self) -> list[int]:
-        """Return the running processes that were started here, then their children."""
-        alive = [process.pid for process in self.started if process.poll() is None]
-        # A launcher starts others in sessions of their own.
-        for folder in sorted(Path("/proc").glob("[0-9]*")):
-            with suppress(OSError):
-                if f"STARTED_BY={self.mark}".encode() in (folder / "environ").read_bytes():
-                    alive.append(int(folder.name))
-        return list(dict.fromkeys(alive))
-
-    def end(self) -> None:
-        # SIGTERM does not end a wait in C++; the first of these makes Python print its stack.
-        for number in (signal.SIGABRT, signal.SIGKILL) if self.started else ():
-            stop = time.monotonic() + self.PATIENCE
-            for pid in self.alive():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-                # One after the other: stacks that two processes write at once are mixed.
-                while pid in self.alive() and time.monotonic() < stop:
-                    time.sleep(0.02)
-        self.started.clear()
-
-    def run_together(self, commands: list[list], limit=LIMIT, **how) -> list[CompletedProcess]:
-        """Run commands that need each other; if one fails, the others have little time left."""
-        group, done, stop = type(self)(), [], time.monotonic() + limit
-        with ExitStack() as stack:
-            # Not pipes, which children that are left would keep open.
-            files = [
-                [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
-                for _ in commands
-            ]
-            stack.callback(group.end)
-            for words, (out, err) in zip(commands, files, strict=True):
-                group.start(words, stdout=out, stderr=err, **how)
-            processes = [*group.started]
-            while (codes := [each.poll() for each in processes]).count(None):
-                if time.monotonic() > stop:
-                    break
-                if any(codes):
-                    stop = min(stop, time.monotonic() + self.PATIENCE)
-                time.sleep(0.02)
-            group.end()
-            for words, code, streams in zip(commands, codes, files, strict=True):
-                texts = [(file.seek(0), file.read())[1] for file in streams]
-                done.append(CompletedProcess(words, code, *texts))
-        shown = "\n\n".join(f"{each.returncode}: {each.stdout}{each.stderr}" for each in done)
-        assert None not in codes, f"not ended in time (exit codes {codes}):\n{shown}"
-        return done
-
-    def run(self, words: list, **how) -> CompletedProcess:
-        return self.run_together([words], **how)[0]
-
-
 @pytest.fixture(scope="session")
 def processes() -> Processes:
     """Starts processes, or runs them to their end; what a test has left is killed after it."""
@@ -372,24 +276,6 @@ def processes() -> Processes:
 def _no_process_is_left(processes):
     yield
     processes.end()
-
-
-class Run:
-    """The data of an offline run of W&B."""
-
-    def __init__(self, path: Path) -> None:
-        stored = defaultdict(list)
-        for record in read_records(path):
-            kind = record.WhichOneof("record_type")
-            stored[kind].append(getattr(record, kind))
-        first = stored["run"][0]
-        self.id, self.project, self.tags = first.run_id, first.project, list(first.tags)
-        self.rows = [decode_items(row.item) for row in stored["history"]]
-        updates = [first.config.update, *(config.update for config in stored["config"])]
-        self.config = decode_items(chain.from_iterable(updates))
-        self.summary = decode_items(chain.from_iterable(each.update for each in stored["summary"]))
-        self.metrics = {metric.name or metric.glob_name: metric for metric in stored["metric"]}
-        self.artifacts = stored["artifact"]
 
 
 @pytest.fixture(scope="session")

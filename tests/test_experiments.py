@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from experiments.speed import summary
 from experiments.speed.cases import CASES
 from experiments.speed.timing import Machine, Operations, Times, find_kind
 from tests.golden import train_as_recorded
+from tests.helpers.pictures import has_curves
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be verified")
@@ -64,7 +63,7 @@ def test_the_benchmark_measures_each_case_and_draws_it(bench):
         assert ours["memory_mb"] > 0
         assert (case["basis"] == "fastest step") == (case["spoilt"] is None)
     assert ("SPOILT" in shown) == any(case["spoilt"] for case in record["cases"])
-    assert path.with_suffix(".png").stat().st_size > 5000
+    assert has_curves(path.with_suffix(".png"))
 
 
 @pytest.mark.slow
@@ -158,7 +157,7 @@ def test_the_breakdown_of_a_step_names_every_kind_and_what_a_trainer_adds(run_ex
     [case] = json.loads(path.read_text())["cases"]
     assert {"products", "softmax", "loss", "optimizer"} < case["ms"]["ours"].keys()
     assert case["ms"]["ours"]["Trainer, clipping, data"] > 0
-    assert path.with_suffix(".png").stat().st_size > 5000
+    assert has_curves(path.with_suffix(".png"))
 
 
 @pytest.mark.slow
@@ -196,7 +195,7 @@ def test_scaling_fits_a_line_and_compares_two_processes_with_one(run_experiment,
         assert min(curve["us_per_token"]) > 0
     assert all(speedup > 0 for speedup in record["processes"]["speedup"].values())
     assert "two, rows shared" in shown
-    assert path.with_suffix(".png").stat().st_size > 5000
+    assert has_curves(path.with_suffix(".png"))
 
 
 @pytest.mark.slow
@@ -208,34 +207,3 @@ def test_the_check_of_a_gpu_runs_its_parts_on_a_cpu_in_tiny_sizes(run_experiment
     assert {"sdpa", "matmul", "triton"} <= {row["kernel"] for row in speed}
     assert [row["resumed"] for row in resume] == [0, 0]
     assert {"ptxas", "float32_matmul_precision"} <= result.keys()
-
-
-@pytest.mark.slow
-def test_the_time_and_memory_of_preparing_are_those_of_the_process(run_experiment, repository):
-    # In a process of its own, because a process starts with the peak of its parent.
-    task = "import time; text = b'x' * 400_000_000; time.sleep(0.5)"
-    code = "from experiments.preparing.measure import run; import sys; "
-    code += f"print(*run([sys.executable, '-c', {task!r}]))"
-    shown = subprocess.check_output([sys.executable, "-c", code], cwd=repository)
-    seconds, peak = map(float, shown.split())
-    assert seconds > 0.5
-    assert 400e6 < peak < 450e6
-    found = json.loads(run_experiment("preparing.measure", "--megabytes", "2", "--vocab", "bytes"))
-    assert (found["vocab"], found["bytes"]) == ("bytes", 2_000_000)
-    assert 0 < found["open_s"] < found["prepare_s"]
-
-
-@pytest.mark.slow
-def test_the_loss_needs_logits_and_their_gradients_and_less_by_chunks(run_experiment):
-    sizes = ["--n_token", "20000", "--tokens", "1024", "--width", "8"]
-    options = [*sizes, "--only", "plain", "plain by chunks"]
-    # By default, malloc keeps freed blocks of up to 32 MB: another peak each time.
-    malloc = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
-    shown = run_experiment("vocabulary.loss_memory", *options, **malloc)
-    # In sizes of the logits.
-    plain, by_chunks = (
-        kind["peak_MB"] * 2**20 / (4 * 20_000 * 1024)
-        for kind in json.loads(shown)["kinds"].values()
-    )
-    assert 2 < plain < 4
-    assert by_chunks < 0.25 * plain

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from experiments.gpu import candidates, check, correctness, golden, parts, speed
 from experiments.gpu.trainer import judge_resume
 from experiments.speed.contestants import has
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from txl_lightning.model.kernels import matmul, per_head, reference, sdpa
 
 

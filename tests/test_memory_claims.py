@@ -17,7 +17,7 @@ from experiments.the_paper import figures as paper_figures
 from experiments.the_paper import reading, training
 from experiments.the_paper import run as the_paper
 from experiments.the_paper.rows import FAST, KINDS, LONG, MEMORY, Sizes
-from tests.test_measurements import count_seen, draw_text, mean_nats_of_pieces, nats_of
+from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
 from txl_lightning import OptimConfig
 from txl_lightning.files import load_yaml
 

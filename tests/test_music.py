@@ -8,7 +8,7 @@ import pytest
 
 from experiments import common
 from experiments.music import run
-from tests.test_measurements import count_seen, draw_text, nats_of
+from tests.helpers.one_layer import count_seen, draw_text, nats_of
 
 NAMES = ["PAD_None", "Bar_None", *(f"Pitch_{n}" for n in range(4))]
 NAMES += [f"Position_{n}" for n in range(5)]

@@ -48,7 +48,7 @@ MEMBERS = {
     "csv_writer._check_log_dir_exists": "runs/logger",
     "csv_writer._rewrite_with_new_header": "runs/logger",
     "wandb_logger._wandb_init": "training/callbacks/wandb",
-    "strategy._data_parallel_size": "training/fsdp",
+    "strategy._data_parallel_size": "training/ranks",
     "study._storage": "sweeps/trials",
     "trial._trial_id": "sweeps/trials",
     "module._apply": "training/segments",

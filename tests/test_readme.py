@@ -18,7 +18,7 @@ PATHS += [path for folder in FOLDERS for path in sorted((REPOSITORY / folder).rg
 PAGES = {path.relative_to(REPOSITORY).as_posix(): path.read_text() for path in PATHS}
 SOURCES = [path.as_posix() for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py")]
 # Paths in recipes, and of other codes.
-OTHERS = {"txl_lightning/commands/NAME.py", "train_xl_enwik8.py"}
+OTHERS = {"txl_lightning/commands/NAME.py", "train_xl_enwik8.py", "ray_train.py"}
 COMMANDS = [
     (page, line.split("  #")[0].strip())
     for page, text in PAGES.items()

@@ -8,7 +8,7 @@ import pytest
 from experiments.how_far_back import figures, pairs
 from experiments.how_far_back import values as recall
 from experiments.the_paper.rows import FAST
-from tests.test_measurements import count_seen, draw_text, predict
+from tests.helpers.one_layer import count_seen, draw_text, predict
 
 
 def format_pairs(drawn):

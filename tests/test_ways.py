@@ -7,6 +7,7 @@ uses by name (errors, files, ...).
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, 
 
 PACKAGE = Path(__file__).parent
 # Files of each way; lower a number with every file less, explain a raised one.
-WAYS = {"text to loss": 20, "text to resumed run": 61, "evaluate": 25, "generate": 19}
+WAYS = {"text to loss": 20, "text to resumed run": 48, "evaluate": 25, "generate": 19}
 # Files that are imported with a public name, apart from those that only say what a package is.
 IMPORTS = {"LanguageModel": 38, "load": 25, "CorpusDataModule": 19, "Stream": 3}
 NAMES = "import sys, txl_lightning; txl_lightning.{}; print(*sys.modules)"
@@ -24,6 +25,9 @@ NAMES = "import sys, txl_lightning; txl_lightning.{}; print(*sys.modules)"
 @pytest.fixture
 def follow(tmp_path):
     """Return the files of the package whose functions run in a call."""
+    # An import runs bodies of classes, which nobody follows. hub/ has an environment of its own.
+    for path in PACKAGE.glob("[!h]*/**/*.py"):
+        import_module(".".join(["txl_lightning", *path.relative_to(PACKAGE).with_suffix("").parts]))
 
     def run(action: Callable[[], object]) -> list[str]:
         files = set[str]()

@@ -76,17 +76,6 @@ def create_folder(
                 os.replace(part, folder)
 
 
-@contextmanager
-def name_in_utf8(path: Path) -> Iterator[Path]:
-    """Yield a name of a file for libraries that take only UTF-8: its own, or that of its handle."""
-    name = os.fspath(path)
-    if name == name.encode(errors="ignore").decode():
-        yield path
-        return
-    with path.open("rb") as file:
-        yield Path(f"/dev/fd/{file.fileno()}")
-
-
 def write_text(text: str, path: Path) -> None:
     # A name of a file in the text may be no UTF-8.
     content = text.encode(errors="backslashreplace")
@@ -143,7 +132,8 @@ class YamlLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[Any, int] = {}
         for name, _ in node.value:
-            key, line = self.construct_object(name, deep=True), name.start_mark.line + 1
+            key = self.construct_object(name, deep=True)
+            line = name.start_mark.line + 1
             if isinstance(key, Hashable) and key in lines:
                 raise yaml.YAMLError(f"{key}: given in line {lines[key]}, and again in line {line}")
             lines |= {key: line} if isinstance(key, Hashable) else {}
@@ -252,9 +242,9 @@ def local_path(key: str, path: str | Path, instead: str = "") -> Path:
     return Path(path)
 
 
-def check_folder_writable(key: str, folder: str | Path) -> None:
+def check_folder_writable(key: str, folder: str | Path, instead: str = "") -> None:
     """Create a folder before the work whose results it will contain, or raise StorageError."""
-    if problem := find_write_problem(local_path(key, folder)):
+    if problem := find_write_problem(local_path(key, folder, instead)):
         raise StorageError(f"{key}: {problem}")
 
 

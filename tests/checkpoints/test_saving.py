@@ -43,11 +43,11 @@ def verify_step(path: Path) -> int:
     return saving.read_manifest(path)[saving.verify_checkpoint(path)]["step"]
 
 
-KILL_AT_EVERY_LINE = """
+COPY_AT_EVERY_LINE = """
 import sys
 from pathlib import Path
 import torch
-from tests.killing import kill_at_every_line
+from tests.helpers.interrupting import copy_at_every_line
 from txl_lightning import files
 from txl_lightning.checkpoints import saving
 
@@ -57,7 +57,7 @@ def save(root):
     saving.save_checkpoint(content, path, {"step": 3, "exact": True})
 
 for root in sorted(Path(sys.argv[1]).iterdir()):
-    kill_at_every_line(save, root, saving, files)
+    copy_at_every_line(save, root, saving, files)
 """
 
 
@@ -67,11 +67,11 @@ def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path,
         (tmp_path / str(before)).mkdir()
         for step in range(1, before + 1):
             save_step(tmp_path / str(before), step)
-    done = processes.run([sys.executable, "-c", KILL_AT_EVERY_LINE, tmp_path])
+    done = processes.run([sys.executable, "-c", COPY_AT_EVERY_LINE, tmp_path])
     assert done.returncode == 0, done.stderr
     for before in range(3):
         killed, steps = sorted(tmp_path.glob(f"{before}-*")), []
-        assert len(killed) > 30
+        assert len(killed) > 6
         for copy in killed:
             remove_partial_files(copy)
             assert not list(copy.rglob("*.part"))

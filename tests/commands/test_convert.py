@@ -214,10 +214,10 @@ def test_mistake_is_one_line_that_names_it(refused, options, code, message):
     assert not Path("o").exists()
 
 
-KILL_AT_EVERY_LINE = """
+COPY_AT_EVERY_LINE = """
 import sys
 from pathlib import Path
-from tests.killing import kill_at_every_line
+from tests.helpers.interrupting import copy_at_every_line
 from txl_lightning import files
 from txl_lightning.commands import convert
 
@@ -226,17 +226,17 @@ def write(part):
         files.write_text("whole", part / name)
 
 act = lambda copy: convert.fill_folder(copy / "filled", write)
-kill_at_every_line(act, Path(sys.argv[1]), files, convert)
+copy_at_every_line(act, Path(sys.argv[1]), files, convert)
 """
 
 
 @pytest.mark.slow
 def test_a_process_killed_at_any_line_leaves_a_folder_that_can_be_filled_again(tmp_path, processes):
     (tmp_path / "place").mkdir()
-    done = processes.run([sys.executable, "-c", KILL_AT_EVERY_LINE, tmp_path / "place"])
+    done = processes.run([sys.executable, "-c", COPY_AT_EVERY_LINE, tmp_path / "place"])
     assert done.returncode == 0, done.stderr
     folders = sorted(tmp_path.glob("place-*/filled"))
-    assert len(folders) > 30
+    assert len(folders) > 10
     for folder in folders[:-1]:
         # Whole where its config is, which is moved last.
         names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}

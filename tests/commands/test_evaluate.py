@@ -87,19 +87,17 @@ def test_an_adapted_result_has_another_name_and_names_its_adaptation(txl, checkp
     assert record["lengths"] == json.loads(static.out)["lengths"]
 
 
-def test_auto_chooses_on_the_validation_text_of_training(
+def test_auto_chooses_on_the_validation_text_of_training_what_is_not_given(
     txl, accepted, refused, checkpoint, text_file, monkeypatch
 ):
-    monkeypatch.setitem(tuning.CHOICES, "rate", (0.1, 0.0))
-    words = ("--adapt=auto", "--adapt_seconds=0.2", "--max_tokens=99")
+    monkeypatch.setattr(tuning, "RATES", (0.1, 0.0))
+    words = ("--adapt=auto", "--adapt_seconds=0.2", "--cache_theta=9", "--max_tokens=99")
     output = accepted("evaluate", checkpoint, *words)
     notice, chosen, *_ = output.err.splitlines()
     assert notice == "adapt auto: reading the validation text for 0.2 seconds"
     record = json.loads(output.out)
-    assert chosen.startswith("adapt auto: cache_len 20000, cache_theta ")
-    assert record["adaptation"]["cache_len"] == 20_000
-    message = "adapt: invalid auto; expected null with cache_len or rate, which it chooses"
-    assert refused("evaluate", checkpoint, "--adapt=auto", "--rate=0.1") == (2, message)
+    assert chosen.startswith("adapt auto: cache_len 20000, cache_theta 9, cache_weight 0.")
+    assert record["adaptation"].items() >= {"cache_len": 20_000, "cache_theta": 9}.items()
     assert txl("convert", checkpoint, "--out=ours")[0] == 0
     message = "adapt: auto needs the validation text of training; give cache_len and rate"
     assert refused("evaluate", "ours", "--path", text_file, "--adapt=auto") == (3, message)
@@ -116,7 +114,7 @@ def test_the_test_command_adapts_by_option_and_names_its_results_so(
     assert "test/" not in shown
     record = measure("--tgt_len=8", "--cache_len=30", "--rate=0.1")
     assert record["nats"] == pytest.approx(float(nats), abs=6e-5)
-    message = "adapt.rate: invalid 0.1; expected 0, or data.eval_batch_size 1"
+    message = "adapt.rate: invalid 0.1; expected null, or data.eval_batch_size 1"
     assert refused("test", run_folder, "--adapt.rate=0.1") == (2, message)
 
 

@@ -48,13 +48,17 @@ def test_each_list_is_scored_after_the_text_that_was_chosen_before(run_score, ru
     assert third["nats"] == pytest.approx(sum_nats(run_folder, 99, chosen, ["x y\n"]), abs=1e-4)
 
 
-def test_a_cache_learns_from_the_lists_before(run_score):
+def test_a_cache_and_steps_learn_from_the_lists_before(run_score, refused, run_folder):
     lists = [{"candidates": ["qxzv jkw", "a"], "reference": "qxzv jkw"}] * 4
     static = run_score(lists)
-    adapted = run_score(lists, "--cache_len=500")
-    assert adapted[0]["nats"] == pytest.approx(static[0]["nats"], rel=0.2)
-    gains = [a["nats"][0] / b["nats"][0] for a, b in zip(adapted, static, strict=True)]
-    assert gains[3] < gains[1] < 1
+    for option in ("--cache_len=500", "--rate=0.5"):
+        adapted = run_score(lists, option)
+        assert adapted[0]["nats"] == pytest.approx(static[0]["nats"], rel=0.2)
+        gains = [a["nats"][0] / b["nats"][0] for a, b in zip(adapted, static, strict=True)]
+        assert gains[3] < gains[1] < 1
+    where = ("score", run_folder, "--candidates=a.jsonl", "--rate=0.5")
+    message = "rate: invalid 0.5; expected null with carry false"
+    assert refused(*where, "--carry=false") == (2, message)
 
 
 def test_without_carry_each_list_has_only_its_own_context(run_score, run_folder):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
 from txl_lightning.sweeps.trials import Sweep, flatten_parameters, make_command, read_metric
 

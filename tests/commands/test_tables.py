@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.pictures import has_curves
 from txl_lightning import stream_nats
 from txl_lightning.analysis.context_length import compute_recl, score_context, spread_targets
 from txl_lightning.checkpoints import load, load_checkpoint
@@ -14,10 +15,6 @@ from txl_lightning.checkpoints.saving import manifest_path
 from txl_lightning.commands.inputs import pick_device, read_ids
 from txl_lightning.files import sha256_file
 from txl_lightning.runs.listing import shorten_paths
-
-
-def assert_picture(path: str) -> None:
-    assert Path(path).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture
@@ -61,7 +58,7 @@ def test_inspect_writes_each_table_and_its_picture(txl, checkpoint, read_table):
         rows, content = read_table(f"out/{name}")
         assert len(rows) == n_row
         assert (content["tokens"], content["tgt_len"], content["unit"]) == (300, 8, "byte")
-        assert_picture(f"out/{name}.png")
+        assert has_curves(f"out/{name}.png")
     memory = read_table("out/memory")[1]["rows"]
     assert [row["mem_len"] for row in memory] == [0, 2, 4, 8, 16, 32]
 
@@ -127,7 +124,7 @@ def test_recl_compares_a_group_on_the_same_positions(accepted, checkpoint, loade
     assert len(gains) == 2 * 2 * 2
     assert all(float(row["control"]) >= 0 for row in gains)
     assert output.out.count("RECL") == 4
-    assert_picture("recl/recl.png")
+    assert has_curves("recl/recl.png")
 
 
 @pytest.mark.parametrize(

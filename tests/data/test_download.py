@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from txl_lightning.data import download
 from txl_lightning.data.download import download_file
 from txl_lightning.errors import DataError, StorageError

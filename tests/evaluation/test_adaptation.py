@@ -3,7 +3,7 @@
 import copy
 import math
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,9 +22,9 @@ from txl_lightning.model import EvalLengths, pack_weights
 from txl_lightning.model.adaptation import Adaptation, AdaptedReader
 from txl_lightning.model.state_cache import StateCache, sum_matches
 
-CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3)
-DYNAMIC = Adaptation(rate=0.3, decay=0.02)
-BOTH = Adaptation(cache_len=30, cache_weight=0.6, rate=0.1)
+CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3).fill()
+DYNAMIC = Adaptation(rate=0.3, decay=0.02).fill()
+BOTH = Adaptation(cache_len=30, cache_weight=0.6, rate=0.1).fill()
 EACH = pytest.mark.parametrize("use", [CACHE, DYNAMIC, BOTH], ids=["cache", "dynamic", "both"])
 
 
@@ -89,7 +89,7 @@ def test_adapted_nats_are_those_of_the_papers_equations(make_net, use, tgt_len, 
 def nats_by_position(net, ids, use, starts=(0,), **lengths):
     """Return the nats of each token of a text with documents; nan if it is not scored."""
     nats_N = torch.full((len(ids),), torch.nan, dtype=torch.float64)
-    protocol = Protocol(**{"tgt_len": 5} | lengths | asdict(use))
+    protocol = Protocol(**{"tgt_len": 5} | lengths | use.given)
     text = Text(np.array([*map(int, ids)]), np.array(starts))
     for part in score_text(net, text, protocol):
         nats_N[part.position_K] = part.nats_K
@@ -178,7 +178,7 @@ def test_an_evaluation_leaves_everything_as_it_was(net, monkeypatch, use, stop):
 
     text = Text(np.arange(60) % 11)
     with suppress(RuntimeError, SystemExit):
-        for part in score_text(net, text, Protocol(tgt_len=5, **asdict(use))):
+        for part in score_text(net, text, Protocol(tgt_len=5, **use.given)):
             n_scored += len(part.nats_K)
             if stop and n_scored > 20:
                 monkeypatch.setattr(AdaptedReader, "hidden", fail)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 
 HERE = Path(__file__).parent
 LIMIT = 600.0  # seconds that a run may take

@@ -1,6 +1,7 @@
-"""The recipes of experiments/cluster, run as their schedulers run them."""
+"""The recipes of docs/cluster.md, run as their schedulers run them."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,9 @@ from txl_lightning.files import find_config
 pytestmark = pytest.mark.faults
 
 HERE = Path(__file__).parent
-CLUSTER = HERE.parents[1] / "experiments" / "cluster"
+PAGE = (HERE.parents[1] / "docs" / "cluster.md").read_text()
+KUBERNETES, SKYPILOT = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+[RAY_TRAIN] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 PROGRAM = """#!PYTHON
 # The program of a recipe: fit with its options, but small, and without its configs.
 import os, sys
@@ -40,8 +43,7 @@ class Recipe(NamedTuple):
 
 
 def load_kubernetes() -> Recipe:
-    job = yaml.safe_load((CLUSTER / "kubernetes.yaml").read_text())["spec"]
-    pod = job["template"]["spec"]
+    pod = KUBERNETES["spec"]["template"]["spec"]
     [container] = pod["containers"]
     # Required by podFailurePolicy.
     assert pod["restartPolicy"] == "Never"
@@ -51,9 +53,8 @@ def load_kubernetes() -> Recipe:
 
 
 def load_skypilot() -> Recipe:
-    task = yaml.safe_load((CLUSTER / "skypilot.yaml").read_text())
-    assert task["resources"]["use_spot"]
-    return Recipe(["bash", "-c", task["run"]], task["envs"], 0, signal.SIGKILL)
+    assert SKYPILOT["resources"]["use_spot"]
+    return Recipe(["bash", "-c", SKYPILOT["run"]], SKYPILOT["envs"], 0, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -109,8 +110,8 @@ def find_all(words: list[str], word: str) -> list[int]:
 
 
 def test_kubernetes_knows_our_exit_codes():
-    job = yaml.safe_load((CLUSTER / "kubernetes.yaml").read_text())["spec"]
-    rules = [rule for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+    rules = KUBERNETES["spec"]["podFailurePolicy"]["rules"]
+    rules = [rule for rule in rules if "onExitCodes" in rule]
     codes = {rule["action"]: rule["onExitCodes"]["values"] for rule in rules}
     # 1, 6 and 7 may be the machine's.
     assert codes == {"Ignore": [143], "FailJob": [2, 3, 4, 5]}
@@ -137,9 +138,9 @@ def test_run_on_two_workers_of_ray_goes_on_from_its_last_report_when_one_is_kill
     pytest.importorskip("ray", reason="no ray: pip install 'ray[train]'")
     reports = place.folder / "reports"
     (place.folder / "dying.py").write_text(DYING)
-    command = [sys.executable, "-m", "experiments.cluster.ray_train", "--workers=2"]
-    command += [f"--storage={reports}", *place.options, "--allow_imports=dying"]
-    command += ["--trainer.callbacks+=dying.Dying"]
+    (place.folder / "ray_train.py").write_text(RAY_TRAIN)
+    command = [sys.executable, place.folder / "ray_train.py", "2", reports, *place.options]
+    command += ["--allow_imports=dying", "--trainer.callbacks+=dying.Dying"]
     command += [f"--data.path={place.folder}/letters.txt", f"--data.data_dir={place.folder}/data"]
     paths = os.pathsep.join([str(repository), str(place.folder)])
     environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "DIED": str(place.folder / "died")}

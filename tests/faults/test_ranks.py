@@ -5,8 +5,7 @@ import pytest
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("launcher", ["lightning", "torchrun"])
+@pytest.mark.parametrize(("launcher", "rank"), [("lightning", 1), ("torchrun", 0)])
 def test_processes_of_a_launcher_end_in_time_when_one_is_killed(place, finish, launcher, rank):
     process = place.launch(launcher=launcher, fault=f"KILL:13:{rank}")
     ended = place.end(process, place.wait_for_step(13))
@@ -16,8 +15,9 @@ def test_processes_of_a_launcher_end_in_time_when_one_is_killed(place, finish, l
     finish(ranks=2)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("fault", "code"), [("KILL:13", -9), ("raise:before13", 1)])
+@pytest.mark.parametrize(
+    ("fault", "rank", "code"), [("KILL:13", 0, -9), ("KILL:13", 1, -9), ("raise:before13", 1, 1)]
+)
 def test_processes_without_a_launcher_end_in_time_when_one_dies(place, finish, fault, rank, code):
     """As under srun."""
     processes = place.fork(fault=f"{fault}:{rank}", ranks=2)

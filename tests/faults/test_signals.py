@@ -20,7 +20,7 @@ CODES = {"TERM": 143, "INT": 130, "HUP": 143}
 
 @pytest.mark.parametrize(
     ("fault", "step"),
-    [("TERM:13", 13), ("INT:13", 13), ("HUP:13", 13), ("TERM:mid16", 17), ("TERM:val", 10)],
+    [("INT:13", 13), ("HUP:mid16", 17), ("TERM:val", 10)],
 )
 def test_signal_stops_training_after_the_step_and_it_continues_exactly(place, finish, fault, step):
     ended = place.fit(fault=fault)
@@ -28,17 +28,6 @@ def test_signal_stops_training_after_the_step_and_it_continues_exactly(place, fi
     assert place.state()["global_step"] == step
     assert f"saved after step {step}" in ended.output
     finish()
-
-
-@pytest.mark.parametrize("name", CODES)
-def test_signal_ends_a_command_that_trains_nothing_at_once(place, name):
-    assert place.fit("--trainer.max_steps=3").code == 0
-    data = ("--data.path=letters.txt", "--data.tgt_len=8", "--data.batch_size=4")
-    command = ("test", *data, f"--ckpt_path={place.path()}")
-    ended = place.end(place.fork(command=command, fault=f"{name}:test"))
-    assert ended.code == CODES[name]
-    assert "Traceback" not in ended.output
-    assert "test/nats" not in ended.output
 
 
 def test_signal_during_gradient_accumulation_waits_for_the_end_of_the_step(place, finish):
@@ -51,7 +40,7 @@ def test_signal_during_gradient_accumulation_waits_for_the_end_of_the_step(place
     finish(*options)
 
 
-@pytest.mark.parametrize(("ranks", "whom"), [(1, ""), (2, ""), (2, ":1")])
+@pytest.mark.parametrize(("ranks", "whom"), [(1, ""), (2, ":1")])
 def test_usr1_to_a_rank_saves_on_all_and_training_continues(place, finish, ranks, whom):
     # Nothing else saves before step 10.
     rare = "--checkpoint.every_n_steps=30"
@@ -62,7 +51,7 @@ def test_usr1_to_a_rank_saves_on_all_and_training_continues(place, finish, ranks
     finish(rare, ranks=ranks)
 
 
-@pytest.mark.parametrize(("name", "rank"), [("TERM", ""), ("TERM", "0"), ("TERM", "1"), ("INT", 1)])
+@pytest.mark.parametrize(("name", "rank"), [("TERM", ""), ("TERM", "0"), ("INT", "1")])
 def test_ranks_agree_when_to_stop_whichever_got_the_signal(place, finish, name, rank):
     ended = place.fit(fault=f"{name}:13:{rank}", ranks=2)
     assert ended.codes == [CODES[name]] * 2, ended.output
@@ -70,8 +59,10 @@ def test_ranks_agree_when_to_stop_whichever_got_the_signal(place, finish, name, 
     finish(ranks=2)
 
 
-@pytest.mark.parametrize("to", ["first", "second", "all"])
-@pytest.mark.parametrize("launcher", ["lightning", "torchrun"])
+@pytest.mark.parametrize(
+    ("launcher", "to"),
+    [("lightning", "first"), ("lightning", "all"), ("torchrun", "second"), ("torchrun", "all")],
+)
 def test_processes_of_a_launcher_end_in_time_and_exactly(place, finish, launcher, to):
     process = place.launch(launcher=launcher, PAUSE="0.2")
     since, alive = place.wait_for_step(3), place.alive()

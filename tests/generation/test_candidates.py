@@ -11,7 +11,7 @@ from txl_lightning.errors import NonFiniteError
 from txl_lightning.generation import candidates as module
 from txl_lightning.generation import score_candidates
 from txl_lightning.generation.candidates import start_scoring
-from txl_lightning.model.adaptation import Adaptation
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader
 
 IDS = st.integers(0, 10)
 PAIRS = st.lists(
@@ -117,19 +117,21 @@ def test_nats_that_are_not_finite_are_an_error(make_net):
         score(net, [1], [[2]])
 
 
-def test_a_cache_has_the_text_before_candidates_and_none_of_them(make_net):
-    net, use = make_net(mem_len=60), Adaptation(cache_len=20)
+@pytest.mark.parametrize("use", [{"cache_len": 20}, {"rate": 0.2}, {"cache_len": 9, "rate": 0.1}])
+def test_a_reader_learns_from_the_text_before_candidates_and_from_none_of_them(make_net, use):
+    net, use = make_net(mem_len=60), Adaptation(**use)
     state = start_scoring(net, torch.tensor([1, 2, 3, 4, 5]), None, use)
-    lists = [torch.randint(11, (4,)) for _ in range(3)]
-    nats, state = score_candidates(net, state, lists)
-    again, state = score_candidates(net, state, lists)
+    reader, lists = AdaptedReader(net, use), [torch.randint(11, (4,)) for _ in range(3)]
+    nats, state = score_candidates(reader, state, lists)
+    again, state = score_candidates(reader, state, lists)
     for nats_L, again_L, ids_L in zip(nats, again, lists, strict=True):
         ids = torch.cat([torch.arange(1, 6), ids_L])
+        # A step is taken after the first four tokens; the fifth is read with the candidates.
         expected = stream_nats(net, ids, batch_size=1, tgt_len=4, adaptation=use)[0, 4:]
         torch.testing.assert_close(nats_L, expected, rtol=0, atol=1e-10)
         assert torch.equal(nats_L, again_L)
     state = state.append_tokens(lists[0][None])
-    [nats_L], _ = score_candidates(net, state, lists[1:2])
+    [nats_L], _ = score_candidates(reader, state, lists[1:2])
     ids = torch.cat([torch.arange(1, 6), lists[0], lists[1]])
     expected = stream_nats(net, ids, batch_size=1, tgt_len=4, adaptation=use)[0, 8:]
     torch.testing.assert_close(nats_L, expected, rtol=0, atol=1e-10)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.waiting import wait_until
+from tests.helpers.waiting import wait_until
 from txl_lightning.sweeps import trials
 
 SCRIPT = Path(__file__).with_name("script.py")

@@ -128,18 +128,6 @@ def test_mixed_precision_trains_as_float32_does(fit_own):
     assert mixed.losses != exact.losses
 
 
-def test_memory_of_a_checkpoint_of_format_1_is_restored(fit, tmp_path):
-    path = tmp_path / "a.ckpt"
-    whole = fit(max_steps=6, save=(path, 3))
-    content = torch.load(path, weights_only=True)
-    state = content["txl_lightning"]
-    assert state["format"] == 2
-    tensors = state["memory"]
-    old = {"h": tensors["h_NBMD"], "filled": tensors["filled_B"]}
-    torch.save(content | {"txl_lightning": state | {"format": 1, "memory": old}}, path)
-    assert fit(max_steps=6, ckpt_path=path).continues(whole)
-
-
 def test_softmax_of_an_own_network_does_not_decay(net):
     decaying, rest = make_optimizer(OptimConfig(weight_decay=0.1), net).param_groups
     assert (decaying["params"], rest["weight_decay"]) == ([], 0)

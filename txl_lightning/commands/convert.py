@@ -69,8 +69,8 @@ def convert_command(
     if args is not None:
         # The original's network stores segment lengths; our folder does not.
         keywords = load_json(Path(args))
-        tgt_len, ext_len = keywords.get("tgt_len"), keywords.get("ext_len") or 0
-        print(f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}")
+        ext_len = keywords.get("ext_len") or 0
+        print(f"it was made for --data.tgt_len {keywords.get('tgt_len')} --data.ext_len {ext_len}")
     target = shlex.join([f"YOUR_NAME/{folder.resolve().name}", str(folder)])
     print(f"to publish it, add a licence to {folder / CARD}, and: hf upload {target}")
 

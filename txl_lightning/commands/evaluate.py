@@ -58,13 +58,11 @@ def evaluate_command(
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
-        adapt: auto chooses cache and rate on the validation text of training.
+        adapt: auto chooses cache and rate, unless given, on the validation text of training.
         adapt_seconds: Time in which auto chooses.
         **lengths: Values that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
-    is_free = adapt is None or not settings.adapts
-    require(is_free, "adapt", adapt, "null with cache_len or rate, which it chooses")
     check_array_file("per_token", per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))

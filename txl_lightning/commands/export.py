@@ -75,7 +75,8 @@ class TensorProgram(nn.Module):
 
     def __init__(self, net: TransformerXL, lengths: ContextLengths) -> None:
         super().__init__()
-        self.net, self.lengths = net.requires_grad_(False), lengths
+        self.net = net.requires_grad_(False)
+        self.lengths = lengths
         for layer in net.layers:
             # Of the fast kernels, the one that can be traced with sizes that vary.
             layer.attention.attend = KERNELS["sdpa"]
@@ -101,10 +102,11 @@ def export_program(
 ) -> ExportedProgram:
     """Return the network as a graph for any number of rows and tokens up to the limits."""
     require_positive(max_batch=max_batch, max_tgt_len=max_tgt_len, mem_len=lengths.mem_len)
-    rows, tokens = Dim("rows", min=1, max=max_batch), Dim("tokens", min=1, max=max_tgt_len)
-    rows, tokens = rows if max_batch > 1 else None, tokens if max_tgt_len > 1 else None
+    rows = Dim("rows", min=1, max=max_batch) if max_batch > 1 else None
+    tokens = Dim("tokens", min=1, max=max_tgt_len) if max_tgt_len > 1 else None
     # Sizes 0 and 1 would be taken for constants.
-    B, L = min(max_batch, 2), min(max_tgt_len, 3)
+    B = min(max_batch, 2)
+    L = min(max_tgt_len, 3)
     memory_NBMD = torch.zeros(net.config.n_layer, B, lengths.mem_len, net.config.d_model)
     example = torch.zeros(B, L, dtype=torch.long), memory_NBMD, torch.zeros(B, dtype=torch.long)
     shapes = {0: rows, 1: tokens}, {1: rows}, {0: rows}

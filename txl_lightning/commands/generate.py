@@ -18,7 +18,7 @@ from ..files import replace_file
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, find_missing_memory
 from ..model import Network, Weights, find_device
-from ..model.adaptation import CacheOptions
+from ..model.adaptation import Adaptation
 from ..signals import defer_signals
 from .inputs import (
     Device,
@@ -34,7 +34,7 @@ UNFINISHED = 64  # last tokens of a text among which an unfinished character or 
 
 
 @dataclass(frozen=True)
-class TextOptions(CacheOptions, generation.Sampling):
+class TextOptions(generation.Sampling):
     """Settings of each prompt's continuation."""
 
     temperature: float = 0.8
@@ -52,6 +52,12 @@ class TextOptions(CacheOptions, generation.Sampling):
     """States remembered; left out, as in training."""
     ext_len: int | None = None
     """Tokens read again with each new one; left out, those that the memory cannot replace."""
+    cache_len: int | None = None
+    """States in a continuous cache of each text; left out, or 0: no cache."""
+    cache_theta: float | None = None
+    """Sharpness of the cache; left out, 40."""
+    cache_weight: float | None = None
+    """Share of the cache in the mixture with the network; left out, 0.4."""
     raw: bool = False
     """Print control characters of a text unchanged on a terminal, as always in a pipe."""
     device: Device = None
@@ -64,6 +70,10 @@ class TextOptions(CacheOptions, generation.Sampling):
         require_at_least(self, max_new_tokens=0, num_samples=1)
         check_array_file("out_ids", self.out_ids)
         object.__setattr__(self, "stop", [self.stop] if isinstance(self.stop, str) else self.stop)
+
+    @property
+    def adaptation(self) -> Adaptation:
+        return Adaptation(self.cache_len, self.cache_theta, self.cache_weight)
 
 
 def generate_command(
@@ -148,7 +158,8 @@ class Printer:
         stream: TextIO | None = None,
         prompts: Sequence[Any] | None = None,
     ) -> None:
-        self.state, self.stream = state, stream
+        self.state = state
+        self.stream = stream
         ids_B = [state.row_tokens(row).tolist() for row in range(len(state.length_B))]
         self.streams = [generation.StreamingDetokenizer(vocab, ids, stop) for ids in ids_B]
         self.texts = [""] * len(ids_B)
@@ -202,7 +213,8 @@ def print_steps(
     out_ids: Path | None = None,
 ) -> None:
     """Print each step and save the new ids, also after a signal."""
-    stopped, n_before = None, len(printer.state)
+    stopped = None
+    n_before = len(printer.state)
     try:
         for state in steps:
             # Otherwise the file could have a token that was not printed.

@@ -69,7 +69,8 @@ def inspect_command(
 def write_results(
     folder: Path, nats: dict[int, np.ndarray], attention: Rows, origin: dict[str, Any]
 ) -> None:
-    unit, trained = origin["unit"], origin["trained_mem_len"]
+    unit = origin["unit"]
+    trained = origin["trained_mem_len"]
     memory = loss_by_position.average_by_memory_len(nats)
     shown = {length: nats[length] for length in sorted({0, trained})}
     positions = loss_by_position.average_by_position(shown)

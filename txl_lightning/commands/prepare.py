@@ -17,7 +17,7 @@ def prepare_command(
     name: str,
     out: str | None = None,
     check: bool = False,
-    workers: int = 1,
+    workers: int | str = 1,
     **text: Any,
 ) -> None:
     """Download and encode a corpus, or encode your own text; print its folder and its size.
@@ -26,7 +26,8 @@ def prepare_command(
         name: A corpus, or the path of your own text: a file, or a folder or tar of documents; or of
             ids (.npy, .bin, .ds); or of a store to be checked.
         out: Folder for a store that needs no text, for data.store; left out, in the data directory.
-        workers: Processes that encode it.
+        workers: Processes that encode it, or the address of a Ray cluster (ray://HOST:10001, or
+            auto), whose nodes all have the text and the folder.
         check: Verify the checksums of a prepared text, and encode it again if it is damaged.
         **text: Settings of fit, there with the prefix data.
     """
@@ -40,7 +41,8 @@ def prepare_command(
     named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: name}
     corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
     config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
-    require(workers > 0, "workers", workers, "a number above 0")
+    is_valid = workers > 0 if isinstance(workers, int) else bool(workers)
+    require(is_valid, "workers", workers, "a number above 0, or the address of a Ray cluster")
     if out is None:
         print_store(name, config.open_text(check, workers))
         return

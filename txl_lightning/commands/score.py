@@ -25,13 +25,13 @@ from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState
 from ..model import Network, Weights
-from ..model.adaptation import CacheOptions
+from ..model.adaptation import Adaptation, AdaptedReader
 from .generate import UNFINISHED
 from .inputs import Device, load_model
 
 
 @dataclass(frozen=True)
-class ScoreOptions(CacheOptions):
+class ScoreOptions(Adaptation):
     """Settings of scoring."""
 
     context: str | None = None
@@ -55,7 +55,9 @@ class ScoreOptions(CacheOptions):
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_at_least(self, batch_size=1)
+        require(self.carry or not self.rate, "rate", self.rate, "null with carry false")
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
 
 
@@ -74,7 +76,8 @@ class CandidateList:
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        n_candidate, scores = len(self.candidates), self.scores
+        n_candidate = len(self.candidates)
+        scores = self.scores
         require(n_candidate > 0, "candidates", "none", "at least one")
         is_each = scores is None or (len(scores) == n_candidate and all(map(math.isfinite, scores)))
         require(is_each, "scores", scores, f"{n_candidate} numbers, one for each candidate")
@@ -98,14 +101,18 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
     """
     if candidates is None:
         raise ValueError("--candidates is missing; expected a .jsonl file")
-    settings, path = ScoreOptions(**options), Path(candidates)
+    settings = ScoreOptions(**options)
+    path = Path(candidates)
     require(path.suffix == ".jsonl", "candidates", candidates, "a .jsonl file")
-    _, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
+    how = settings.device, settings.weights, bool(settings.rate)
+    _, model, vocab = load_model(ckpt_path, *how)
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
     context = settings.context
     ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
-    start = start_scoring(model, ids_L, settings.mem_len, settings.adaptation)
+    start = start_scoring(model, ids_L, settings.mem_len, settings.fill())
+    if settings.adapts:
+        model = AdaptedReader(model, settings)
     # Read once, although each list may start from it.
     start = state = score_candidates(model, start, [])[1]
     for line, each in read_lists(path):
@@ -124,7 +131,7 @@ def find_end(vocab: Vocabulary) -> str:
 
 
 def score_list(
-    model: Network,
+    model: Network | AdaptedReader,
     vocab: Vocabulary,
     state: DecodingState,
     each: CandidateList,
@@ -156,7 +163,9 @@ def score_list(
 
 def sum_words(text: StreamingDetokenizer, ids_L: Tensor, nats_L: Tensor) -> list[tuple[str, float]]:
     """Return each word, which begins with the space before it, and its nats."""
-    pieces, words, nats = [text.push(index) for index in ids_L.tolist()], [], 0.0
+    pieces = [text.push(index) for index in ids_L.tolist()]
+    words = []
+    nats = 0.0
     # The last bytes of an incomplete character become text at the end.
     for piece, value in zip([*pieces, text.flush()], [*nats_L.tolist(), 0.0], strict=True):
         nats += value

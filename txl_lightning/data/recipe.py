@@ -35,6 +35,10 @@ SHORT = 100_000  # bytes of documents that are encoded in batches
 LINE = re.compile(rb"\S\n(?=\S)")
 
 
+Workers = int | str
+"""Processes on this machine, or the address of a Ray cluster."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """All that tokens depend on; without a document unit each split is one document."""
@@ -93,7 +97,7 @@ class Recipe:
         slices = [part for name in names for part in self.splits[name]]
         return build_vocabulary(self.vocab, slices, self.words, self.subwords)
 
-    def build(self, folder: Path, description: dict[str, Any], n_worker: int) -> None:
+    def build(self, folder: Path, description: dict[str, Any], workers: Workers) -> None:
         """Build the store in an empty folder."""
         with show_progress("vocabulary", None):
             vocab = self.make_vocabulary()
@@ -105,7 +109,7 @@ class Recipe:
             if self.id_options:
                 pieces = {name: read_ids(self.splits[name], vocab, advance) for name in SPLITS}
             else:
-                how = folder / "vocab.json", self.document_unit, n_worker, advance
+                how = folder / "vocab.json", self.document_unit, workers, advance
                 pieces = {name: encode_slices(self.splits[name], *how) for name in SPLITS}
             build_store(folder, pieces, vocab, description)
 
@@ -117,13 +121,15 @@ def hash_chunks(chunks: Iterable[bytes | np.ndarray]) -> str:
     return sha256.hexdigest()
 
 
-def prepare_text(recipe: Recipe, data_dir: Path, whole: bool = False, n_worker: int = 1) -> Store:
+def prepare_text(
+    recipe: Recipe, data_dir: Path, whole: bool = False, workers: Workers = 1
+) -> Store:
     """Return the store of a text under `data_dir`, built if absent or damaged; `whole` compares all
     files with their checksums."""
     # Everything that the tokens depend on names the folder.
     description = recipe.describe(data_dir)
     folder = data_dir / "prepared" / files.short_hash(description)
-    build = partial(recipe.build, description=description, n_worker=n_worker)
+    build = partial(recipe.build, description=description, workers=workers)
     files.create_folder(folder, build)
     if problem := Store(folder, data_dir).find_damage(whole):
         try:
@@ -136,10 +142,10 @@ def prepare_text(recipe: Recipe, data_dir: Path, whole: bool = False, n_worker: 
     return Store(folder, data_dir)
 
 
-def prepare_folder(recipe: Recipe, folder: Path, data_dir: Path, n_worker: int = 1) -> Store:
+def prepare_folder(recipe: Recipe, folder: Path, data_dir: Path, workers: Workers = 1) -> Store:
     """Return the store of a text in a folder of its own, built if absent."""
     description = recipe.describe(data_dir)
-    files.create_folder(folder, partial(recipe.build, description=description, n_worker=n_worker))
+    files.create_folder(folder, partial(recipe.build, description=description, workers=workers))
     store = Store(folder, data_dir)
     # The manifest of ids counts the bytes of their text.
     same = {name: store.manifest.get(name) for name in description.keys() - {"bytes"}}
@@ -160,13 +166,18 @@ def encode_slices(
     slices: Sequence[FileSlice],
     vocab_path: Path,
     unit: DocumentUnit | None,
-    n_worker: int,
+    workers: Workers,
     advance: Advance,
 ) -> Iterator[Piece]:
     """Yield the ids of a text, with the vocabulary in a file, and where documents begin."""
     pieces = [*plan_pieces(slices)]
     encode = partial(encode_piece, vocab_path, unit)
-    results = map(encode, pieces) if n_worker == 1 else map_in_processes(encode, pieces, n_worker)
+    if isinstance(workers, str):
+        results: Iterator[Iterable[Piece]] = map_on_ray(encode, pieces, workers)
+    elif workers > 1:
+        results = map_in_processes(encode, pieces, workers)
+    else:
+        results = map(encode, pieces)
     for piece, encoded in zip(pieces, results, strict=True):
         yield from encoded
         advance(sum(part.n_byte for part in piece))
@@ -184,6 +195,18 @@ def map_in_processes(
             yield from pool.map(partial(collect, encode), pieces)
     except BrokenProcessPool as error:
         raise StorageError("workers: one was killed; give more memory, or fewer workers") from error
+
+
+def map_on_ray(
+    encode: Callable[[list[FileSlice]], Iterator[Piece]], pieces: Sequence, address: str
+) -> Iterator[list[Piece]]:
+    """Yield the same, in a Ray cluster, all of whose nodes have the text and the folder."""
+    try:
+        from ray.util.multiprocessing import Pool
+    except ImportError as error:
+        raise DataError("workers: Ray is missing: pip install 'txl-lightning[cluster]'") from error
+    with Pool(None, allow_imports, [[*ALLOWED]], ray_address=address) as pool:
+        yield from pool.imap(partial(collect, encode), pieces, chunksize=1)
 
 
 def collect(function: Callable[[Any], Iterable], argument: Any) -> list:

@@ -33,7 +33,8 @@ class DataConfig:
             JSON lines, or three of these for train, val and test.
         ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
             datatrove's .ds; one file, or three for train, val and test.
-        store: A folder made by prepare --out, instead of a text.
+        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...) from
+            which it is copied to data_dir once.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the
@@ -61,7 +62,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        for name in ("data_dir", "path", "ids", "store"):
+        for name in ("data_dir", "path", "ids"):
             value = getattr(self, name)
             for path in [value or ""] if isinstance(value, str | None) else value:
                 local_path(name, path)
@@ -149,7 +150,7 @@ class DataConfig:
         unit = None if unit == "none" else unit
         return Recipe(splits, self.vocab_name, unit, words, self.subwords)
 
-    def open_text(self, whole: bool = False, n_worker: int = 1) -> Store | TaskStore:
+    def open_text(self, whole: bool = False, workers: int | str = 1) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
         `whole`: all prepared files are compared with their checksums."""
         for name, reason in self.list_unused().items():
@@ -158,7 +159,7 @@ class DataConfig:
             return TaskStore(self.corpus, self.task)
         if self.kind == "store":
             return open_store(self.store, self.data_folder, whole)
-        return prepare_text(self.make_recipe(), self.data_folder, whole, n_worker)
+        return prepare_text(self.make_recipe(), self.data_folder, whole, workers)
 
     def encode_split(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Encode a split with a vocabulary in a permanent folder; a store must have it already."""

@@ -6,7 +6,10 @@ the positions where documents begin.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import errno
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -178,11 +181,44 @@ def map_array(path: Path, dtype: np.dtype) -> ndarray:
 
 
 def open_store(path: str, data_dir: Path, whole: bool = False) -> Store:
-    """Open a store that prepare wrote; DataError if it is damaged."""
-    store = Store(Path(path).expanduser(), data_dir)
+    """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged."""
+    folder = fetch_store(path, data_dir) if "://" in path else Path(path).expanduser()
+    store = Store(folder, data_dir)
     if problem := store.find_damage(whole):
         raise DataError(f"data.store: {problem}; copy it again, or write it with prepare --out")
     return store
+
+
+def fetch_store(url: str, data_dir: Path) -> Path:
+    """Copy a store at a URL that fsspec reads, once for each manifest; return the copy's folder."""
+    # Slow to import, and needed only here.
+    from fsspec.core import url_to_fs
+
+    with explain_fetch_errors(url):
+        fs, path = url_to_fs(url.rstrip("/"))
+        manifest = fs.cat_file(f"{path}/manifest.json")
+
+    def fetch(part: Path) -> None:
+        with explain_fetch_errors(url):
+            for name in ("manifest.json", *FILES):
+                fs.get_file(f"{path}/{name}", str(part / name))
+
+    folder = data_dir / "prepared" / "fetched" / hashlib.sha256(manifest).hexdigest()[:16]
+    files.create_folder(folder, fetch)
+    return folder
+
+
+@contextmanager
+def explain_fetch_errors(url: str) -> Iterator[None]:
+    """Raise DataError in one line for all but errors of the disk that is written."""
+    try:
+        yield
+    # Each file system raises errors of its own.
+    except Exception as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(f"data.store: {url}: cannot be fetched ({reason})") from error
 
 
 @dataclass(frozen=True)

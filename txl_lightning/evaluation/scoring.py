@@ -20,7 +20,7 @@ from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
 from ..model import EvalSameLength, Network, eval_mode, find_device
-from ..model.adaptation import Adaptation, AdaptedReader, make_adapted_reader
+from ..model.adaptation import USUAL, Adaptation, AdaptedReader, make_adapted_reader
 from ..model.reading import read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
@@ -115,7 +115,7 @@ def stream_nats(
     """
     lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}
     lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
-    lengths |= asdict(adaptation)
+    lengths |= adaptation.given
     protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
@@ -235,13 +235,12 @@ def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict
     """Return the text and the protocol as plain values, with the lengths in use."""
     fields = asdict(protocol)
     standard = asdict(PROTOCOLS[protocol.name])
-    adapted = {name: fields[name] for name in asdict(Adaptation())}
-    lengths = {name: fields[name] for name in asdict(ProtocolOptions()) if name not in adapted}
+    lengths = {name: fields[name] for name in asdict(ProtocolOptions()) if name not in USUAL}
     changed = [name for name in lengths if fields[name] != standard[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
     record = {"protocol": protocol.full_name}
-    record["adaptation"] = adapted if protocol.adapts else None
+    record["adaptation"] = protocol.fill().given if protocol.adapts else None
     record |= {"changed": changed, "source": protocol.source}
     record |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
     return record | {"lengths": lengths}

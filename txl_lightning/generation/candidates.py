@@ -4,6 +4,7 @@ B candidates   L tokens of the longest one
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import NonFiniteError, require, require_positive
 from ..model import Network, Reader, eval_mode
-from ..model.adaptation import Adaptation, make_adapted_reader
+from ..model.adaptation import Adaptation, AdaptedReader, make_adapted_reader
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
 
@@ -84,14 +85,15 @@ def start_scoring(
 
 @torch.inference_mode()
 def score_candidates(
-    model: Network,
+    model: Network | AdaptedReader,
     state: DecodingState,
     candidates: Sequence[Tensor],
     batch_size: int = 64,
 ) -> tuple[list[Tensor], DecodingState]:
     """Return the nats_L of each candidate after the text of a state, and that state, now read.
 
-    To carry the memory on, append the ids of the candidate that follows to that state.
+    To carry the memory on, append the ids of the candidate that follows to that state. A reader
+    with dynamic evaluation learns from the text of the state, and never from candidates.
     """
     require_positive(batch_size=batch_size)
     ids = torch.cat([torch.zeros(1).long(), *candidates])
@@ -100,10 +102,12 @@ def score_candidates(
     require(low >= 0 and high <= last, "candidates", f"ids from {low} to {high}", f"0 to {last}")
     reader = make_adapted_reader(model, state.adaptation)
     nats = list[Tensor]()
-    with eval_mode(model):
+    with eval_mode(getattr(model, "net", model)):
         # The last token is read with the candidates: it predicts the first token of each.
         if state.n_read < len(state) - 1:
-            _, state = read_tokens(reader, state, len(state) - 1)
+            learns = isinstance(reader, AdaptedReader) and reader.use.rate
+            read = learn_tokens if learns else read_tokens
+            _, state = read(reader, state, len(state) - 1)
         for start in range(0, len(candidates), batch_size):
             nats += score_rows(reader, state, candidates[start : start + batch_size])
     if not all(nats_L.isfinite().all() for nats_L in nats):
@@ -111,7 +115,21 @@ def score_candidates(
     return nats, state
 
 
-def score_rows(reader: Reader, state: DecodingState, candidates: Sequence[Tensor]) -> list[Tensor]:
+def learn_tokens(
+    reader: AdaptedReader, state: DecodingState, end: int
+) -> tuple[None, DecodingState]:
+    """Return the state after the text up to column `end`, of which each segment is learned from."""
+    memory = state.memory
+    for first in range(state.n_read, end, SEGMENT_LEN):
+        stop = min(first + SEGMENT_LEN, end)
+        tokens_BL, targets_BL = (state.tokens_BL[:, first + n : stop + n] for n in (0, 1))
+        _, memory = reader.loss(tokens_BL, targets_BL, memory)
+    return None, replace(state, memory=memory, n_read=end)
+
+
+def score_rows(
+    reader: Reader | AdaptedReader, state: DecodingState, candidates: Sequence[Tensor]
+) -> list[Tensor]:
     memory = state.memory.rows(torch.zeros(len(candidates), dtype=torch.long))
     last_1 = state.tokens_BL[0, -1:]
     rows = [torch.cat([last_1, ids_L.to(last_1)]) for ids_L in candidates]
@@ -120,8 +138,9 @@ def score_rows(reader: Reader, state: DecodingState, candidates: Sequence[Tensor
     parts = []
     inputs = tokens_BL[:, :-1].clamp(min=0).split(SEGMENT_LEN, dim=1)
     targets = tokens_BL[:, 1:].split(SEGMENT_LEN, dim=1)
+    score = reader.score if isinstance(reader, AdaptedReader) else reader.loss
     for inputs_BL, targets_BL in zip(inputs, targets, strict=True):
-        nats_BL, memory = reader.loss(inputs_BL, targets_BL, memory)
+        nats_BL, memory = score(inputs_BL, targets_BL, memory)
         parts.append(nats_BL)
     nats_BL = torch.cat(parts, dim=1)
     return [nats_L[: len(ids_L)] for nats_L, ids_L in zip(nats_BL, candidates, strict=True)]

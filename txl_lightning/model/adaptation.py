@@ -13,7 +13,8 @@ B rows   L segment   D width
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,53 +27,53 @@ from .inference import Reader, make_reader
 from .parts import PackedLinear
 from .state_cache import StateCache, mix_logp
 
-LARGEST = {"cache_len": 10**9, "cache_theta": 75, "cache_weight": 1, "rate": 10**6, "decay": 1}
-"""Largest values; a float32 holds exp(75), and sums of a million of it."""
+USUAL = {"cache_len": 0, "cache_theta": 40.0, "cache_weight": 0.4, "rate": 0.0, "decay": 0.0}
 
 
 @dataclass(frozen=True)
-class CacheOptions:
-    """A continuous cache of each row."""
-
-    cache_len: int = 0
-    """States in a continuous cache of each row; 0: no cache."""
-    cache_theta: float = 40.0
-    """Sharpness of the cache, the factor of the cosine of two states."""
-    cache_weight: float = 0.4
-    """Share of the cache in the mixture with the network."""
-
-    @property
-    def adaptation(self) -> Adaptation:
-        return Adaptation(self.cache_len, self.cache_theta, self.cache_weight)
-
-
-@dataclass(frozen=True)
-class Adaptation(CacheOptions):
-    """What is learned from a text while it is scored.
+class Adaptation:
+    """What is learned from a text while it is scored; None is the usual value.
 
     >>> Adaptation(cache_len=2000, rate=0.1).describe()
     'cache_len 2000, cache_theta 40, cache_weight 0.4, rate 0.1, decay 0'
     """
 
-    rate: float = 0.0
-    """Step size of dynamic evaluation, which reads a single row; 0: no steps."""
-    decay: float = 0.0
-    """Share of the way back to the trained weights in each step."""
+    cache_len: int | None = None
+    """States in a continuous cache of each row; left out, or 0: no cache."""
+    cache_theta: float | None = None
+    """Sharpness of the cache, the factor of the cosine of two states; left out, 40."""
+    cache_weight: float | None = None
+    """Share of the cache in the mixture with the network; left out, 0.4."""
+    rate: float | None = None
+    """Step size of dynamic evaluation, which reads a single row; left out, or 0: no steps."""
+    decay: float | None = None
+    """Share of the way back to the trained weights in each step; left out, 0."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        for name, most in LARGEST.items():
+        # A float32 holds exp(75), and sums of a million of it.
+        for name, most in zip(USUAL, (10**9, 75, 1, 10**6, 1), strict=True):
             value = getattr(self, name)
-            require(0 <= value <= most, name, value, f"from 0 to {most:,}")
+            is_valid = value is None or 0 <= value <= most
+            require(is_valid, name, value, f"from 0 to {most:,}")
 
     @property
     def adapts(self) -> bool:
-        return self.cache_len > 0 or self.rate > 0
+        return bool(self.cache_len or self.rate)
+
+    def fill(self) -> Adaptation:
+        """Return the same with usual values in place of None."""
+        return Adaptation(**USUAL | self.given)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values other than None, by name."""
+        return {name: value for name in USUAL if (value := getattr(self, name)) is not None}
 
     def describe(self) -> str:
         names = ("cache_len", "cache_theta", "cache_weight") if self.cache_len else ()
         names += ("rate", "decay") if self.rate else ()
-        return ", ".join(f"{name} {getattr(self, name):g}" for name in names)
+        return ", ".join(f"{name} {getattr(self.fill(), name):g}" for name in names)
 
 
 @dataclass(frozen=True)
@@ -101,35 +102,44 @@ class AdaptedMemory:
 class AdaptedReader:
     """A network that adapts to what it reads, with the methods of a `CachedReader`.
 
-    Only the weights of a copy change. `hidden` reads a segment; `loss` scores it and then learns
-    from it. Arguments are those of a network's methods.
+    Only the weights of a copy change. `hidden` reads a segment; `score` scores it too; `loss`
+    scores it and then learns from it. Arguments are those of a network's methods.
     """
 
     def __init__(self, net: Network, adaptation: Adaptation) -> None:
         self.trained = net
         self.config = net.config
-        self.use = adaptation
+        self.use = adaptation.fill()
         is_possible = has_states(net) or not self.use.cache_len
         expected = f"0, as {type(net).__name__} has no method hidden and no head"
         require(is_possible, "cache_len", self.use.cache_len, expected)
         is_possible = not self.use.rate or is_trainable(net)
         require(is_possible, "rate", self.use.rate, "0, or whole weights in float32, not packed")
-        self.net = net
-        if self.use.rate:
-            # Tensors made under inference_mode take part in no gradient.
-            with torch.inference_mode(False):
-                self.net = copy.deepcopy(net).eval().requires_grad_(True)
-        self.inner = make_reader(self.net, uses_cache=not self.use.rate)
-        self.head = self.inner.head
+
+    @cached_property
+    def net(self) -> Network:
+        """The network itself, or a copy for gradient steps on all of its weights."""
+        if not self.use.rate:
+            return self.trained
+        with torch.inference_mode(False):
+            return copy.deepcopy(self.trained).eval().requires_grad_(True)
+
+    @cached_property
+    def inner(self) -> Reader:
+        return make_reader(self.net, uses_cache=not self.use.rate)
+
+    @property
+    def head(self) -> Any:
+        return self.inner.head
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AdaptedMemory:
         is_possible = not self.use.rate or batch_size == 1
         require(is_possible, "rate", self.use.rate, f"0, or a single row, not {batch_size}")
-        use = self.use
-        cache = StateCache(use.cache_len, use.cache_theta, use.cache_weight)
+        cache = StateCache(*astuple(self.use)[:3]) if self.use.cache_len else None
+        reader = make_reader(self.trained, uses_cache=not self.use.rate)
+        # Tensors made under inference_mode take part in no gradient.
         with torch.inference_mode(False):
-            memory = self.inner.empty_memory(batch_size, lengths)
-        return AdaptedMemory(memory, cache if use.cache_len else None)
+            return AdaptedMemory(reader.empty_memory(batch_size, lengths), cache)
 
     def hidden(
         self,
@@ -143,10 +153,13 @@ class AdaptedReader:
         cache = memory.cache and memory.cache.append(h_BLD[:, new], tokens_BL[:, new])
         return h_BLD, AdaptedMemory(inner, cache, n_reread)
 
+    def score(self, *inputs: Any) -> tuple[Tensor, AdaptedMemory]:
+        nats_BL, _, memory = self._score(*inputs)
+        return nats_BL, memory
+
     def loss(self, *inputs: Any) -> tuple[Tensor, AdaptedMemory]:
         if not self.use.rate:
-            nats_BL, _, memory = self._score(*inputs)
-            return nats_BL, memory
+            return self.score(*inputs)
         with torch.inference_mode(False), torch.enable_grad():
             # Tensors made under inference_mode take part in no gradient; copies do.
             return self._learn(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
@@ -167,7 +180,7 @@ class AdaptedReader:
         if begin_L[-1] >= 0:
             # Documents begin here; the one before them is scored with the weights so far.
             with torch.no_grad():
-                before_BL, _, _ = self._score(*inputs)
+                before_BL, _ = self.score(*inputs)
                 # Private, as in torch's own optimizers.
                 torch._foreach_copy_([*self.net.parameters()], [*self.trained.parameters()])
         nats_BL, network_BL, memory = self._score(*inputs)
@@ -208,6 +221,10 @@ def is_trainable(net: Network) -> bool:
     return not is_packed and all(w.itemsize > 2 and not hasattr(w, "full_tensor") for w in weights)
 
 
-def make_adapted_reader(net: Network, adaptation: Adaptation) -> Reader | AdaptedReader:
-    """Return a network as evaluation calls it, which adapts if this is asked for."""
+def make_adapted_reader(
+    net: Network | AdaptedReader, adaptation: Adaptation
+) -> Reader | AdaptedReader:
+    """Return a network as evaluation calls it, which adapts if this is asked for, or itself."""
+    if isinstance(net, AdaptedReader):
+        return net
     return AdaptedReader(net, adaptation) if adaptation.adapts else make_reader(net)

@@ -22,8 +22,9 @@ from ..model import has_bfloat16_units
 from .callbacks.save_run import print_once
 from .options import TRAINER_DEFAULTS, load_configs, parse
 
-MINUTES, WIDE_MINUTES, WIDE = 5, 15, 192
-"""Minutes of training; those from which the network is WIDE; measured with 2, 5 and 30."""
+MINUTES = 5  # of training; measured with 2, 5 and 30
+WIDE_MINUTES = 15  # from which the network is WIDE
+WIDE = 192  # its d_model
 SMALLEST = 50_000  # bytes of the shortest text with a recipe; shorter ones were not measured
 
 
@@ -45,7 +46,8 @@ SIZES = (
 PASSES = 30  # most passes over the text: on 0.1 MB, 74 were worse than 30
 SUBWORDS = ("bpe", "unigram")
 RESTART_LEN = 512  # memories begin anew at a random place in each so many tokens
-N_VALIDATION, VALIDATION_LEN = 10, 50  # validations of a run, and their batches
+N_VALIDATION = 10  # validations of a run
+VALIDATION_LEN = 50  # batches of each
 STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev_run": False}
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 
@@ -134,12 +136,15 @@ def count_bytes(data: Namespace) -> int:
 
 
 def describe_recipe(n_byte: int, settings: Namespace) -> str:
-    data, net, minutes = settings.data, settings.model.net, settings.plan.minutes
+    data = settings.data
+    net = settings.model.net
+    minutes = settings.plan.minutes
     vocab = data.vocab
     if vocab in SUBWORDS:
         vocab = f"{vocab} of {data.subwords.n_token:,} subwords"
     limit = f"{minutes:g} min, at most " if minutes else ""
-    steps, passes = settings.trainer.max_steps, settings.trainer.max_epochs
+    steps = settings.trainer.max_steps
+    passes = settings.trainer.max_epochs
     duration = limit + (f"{steps:,} steps" if steps >= 0 else f"passes over the text: {passes:,}")
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
     precision = settings.trainer.precision or "32-true"

@@ -73,7 +73,7 @@ def scores_by_distance(q_BLHK: Tensor, terms: DistanceTerms) -> Tensor | None:
         near_HYK = (near_BLHK * K**-0.5).permute(2, 0, 1, 3).reshape(H, B * L, K)
         r_WHK = widen_distances(terms.r_THK)
         score_HYW = torch.bmm(near_HYK, r_WHK.permute(1, 2, 0))
-        score_HBLT = score_HYW.view(H, B, L, len(r_WHK))[..., : terms.n_distance]
+        score_HBLT = score_HYW.view(H, B, L, score_HYW.size(-1))[..., : terms.n_distance]
     if terms.b_TH is not None:
         b_HBLT = (terms.b_TH * K**-0.5).t()[:, None, None].expand(-1, B, L, -1)
         score_HBLT = b_HBLT if score_HBLT is None else score_HBLT + b_HBLT

@@ -1,7 +1,7 @@
-/* A library that makes the fault of minimal.py frequent, on any x86-64 Linux with AVX-512.
+/* Makes a fault of MKL frequent (docs/engineering-log.md), on any x86-64 Linux with AVX-512.
  *
  *   gcc -shared -fPIC -DPAUSE=100000 -o slow.so slow_detection.c
- *   LD_PRELOAD=./slow.so python minimal.py 10
+ *   LD_PRELOAD=./slow.so python PROGRAM
  *
  * MKL treats every CPU as Intel's. With PAUSE, in microseconds, mkl_vml_serv_cpu_detect does what
  * MKL 2024.2's does, with a pause between the two values that it stores: the number of the CPU,

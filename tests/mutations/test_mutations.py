@@ -1,4 +1,4 @@
-"""Every mutation of experiments/mutations applies to the code as it is, and names its tests."""
+"""Every mutation of mutations.json applies to the code as it is, and names its tests."""
 
 import ast
 import json
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[1]
-LISTED = REPOSITORY / "experiments" / "mutations" / "mutations.json"
+REPOSITORY = Path(__file__).parents[2]
+LISTED = Path(__file__).with_name("mutations.json")
 SCRIPT = LISTED.with_name("mutate.py")
 MUTATIONS = json.loads(LISTED.read_text())["entries"]
 

@@ -1,6 +1,6 @@
 """Break the code in one place after another, and record which of these mutations tests detect.
 
-    python experiments/mutations/mutate.py [--only ID ...] [--limit SECONDS] [--out FILE]
+    python tests/mutations/mutate.py [--only ID ...] [--limit SECONDS] [--out FILE]
 
 mutations.json has for each mutation a file, a text that is in it once, its replacement, and the
 tests that must fail. They run in copies of HEAD, where they must pass without a mutation. Each
@@ -83,7 +83,7 @@ def describe_origin() -> dict[str, Any]:
     options = {"cwd": ROOT, "check": True, "capture_output": True, "text": True}
     origin = json.loads(subprocess.run([sys.executable, "-c", code], **options).stdout)
     head = subprocess.run(["git", "rev-parse", "HEAD"], **options).stdout.strip()
-    return {"command": "python experiments/mutations/mutate.py"} | origin | {"commit": head}
+    return {"command": "python tests/mutations/mutate.py"} | origin | {"commit": head}
 
 
 def copy_head(folder: Path) -> Path:

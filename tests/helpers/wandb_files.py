@@ -1,0 +1,49 @@
+"""The data of offline runs of W&B."""
+
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+BLOCK, HEADER = 32768, struct.Struct("<IHB")
+
+
+class Run:
+    """The data of an offline run of W&B."""
+
+    def __init__(self, path: Path) -> None:
+        stored = defaultdict(list)
+        for record in read_records(path):
+            kind = record.WhichOneof("record_type")
+            stored[kind].append(getattr(record, kind))
+        first = stored["run"][0]
+        self.id, self.project, self.tags = first.run_id, first.project, list(first.tags)
+        self.rows = [decode_items(row.item) for row in stored["history"]]
+        updates = [first.config.update, *(config.update for config in stored["config"])]
+        self.config = decode_items(chain.from_iterable(updates))
+        self.summary = decode_items(chain.from_iterable(each.update for each in stored["summary"]))
+        self.metrics = {metric.name or metric.glob_name: metric for metric in stored["metric"]}
+        self.artifacts = stored["artifact"]
+
+
+def read_records(path: Path) -> Iterator:
+    """Read the messages of a .wandb file, which is in LevelDB's log format."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, parts = path.read_bytes(), b""
+    for start in range(0, len(data), BLOCK):
+        block, at = data[start : start + BLOCK], 0 if start else 7
+        while at + HEADER.size <= len(block):
+            _, count, kind = HEADER.unpack_from(block, at)
+            at += HEADER.size + count
+            parts += block[at - count : at]
+            # A complete record, or the last part of one.
+            if kind in (1, 4):
+                yield Record.FromString(parts)
+                parts = b""
+
+
+def decode_items(entries) -> dict:
+    return {e.key or "/".join(e.nested_key): json.loads(e.value_json) for e in entries}
