@@ -102,7 +102,7 @@ class AdaptedReader:
     """A network that adapts to what it reads, with the methods of a `CachedReader`.
 
     Only the weights of a copy change. `hidden` reads a segment; `score` scores it too; `loss`
-    scores it and then learns from it. Arguments are those of a network's methods.
+    scores it and then learns from it. Arguments are as in a network's methods.
     """
 
     def __init__(self, net: Network, adaptation: Adaptation) -> None:
@@ -179,7 +179,7 @@ class AdaptedReader:
     def _score(
         self, tokens_BL: Tensor, targets_BL: Tensor, memory: AdaptedMemory, *place: Any
     ) -> tuple[Tensor, Tensor, AdaptedMemory]:
-        """Return nats_BL of the mixture, those of the network, with gradient, and the memory."""
+        """Return nats_BL of the mixture; nats_BL of the network, with gradient; and the memory."""
         h_BLD, memory = self.hidden(tokens_BL, memory, *place)
         network_BL = self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL)
         nats_BL = network_BL.detach()

@@ -240,7 +240,7 @@ class EvalLengths:
             require(is_at_least(least, value), field, value, expected)
 
     def resolve(self, config: NetworkConfig) -> ContextLengths:
-        """Return these lengths, or those of training; ValueError for one that is not a setting."""
+        """Return these lengths, in place of None as in training; refuse what is no setting."""
         given = vars(self)
         kind = type(config).__name__
         for name, value in given.items():
@@ -286,7 +286,7 @@ def describe_config(config: NetworkConfig) -> dict[str, Any]:
 
 
 def is_transformer_xl(net: Network) -> bool:
-    """Return True for a network whose layers are known; those of a derived config may differ."""
+    """Return True for a network whose layers are known; a derived config may have others."""
     return type(net.config) is TransformerXLConfig
 
 

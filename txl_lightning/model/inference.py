@@ -1,7 +1,7 @@
 """Evaluation with cached keys and values: a second loop over the network's layers, and its cache.
 
 With constant weights, the keys and values of a state and of a distance are constant. They are
-computed once here; the network recomputes those of all M states for every segment.
+computed once here; the network recomputes all M of them for every segment.
 
 B rows   L segment   M cached   S = n_kept + L visible   E distances
 N layers   H heads   K head width   D width   C slots of a buffer
