@@ -8,6 +8,7 @@ import pytest
 
 from experiments.speed import summary
 from experiments.speed.cases import CASES
+from experiments.speed.figures import draw_bench
 from experiments.speed.timing import Machine, Times
 from tests.golden import train_as_recorded
 from tests.helpers.pictures import has_curves
@@ -61,7 +62,12 @@ def test_the_benchmark_measures_each_case_and_draws_it(bench):
         assert ours["memory_mb"] > 0
         assert (case["basis"] == "fastest step") == (case["spoilt"] is None)
     assert ("SPOILT" in shown) == any(case["spoilt"] for case in record["cases"])
-    assert has_curves(path.with_suffix(".png"))
+    assert path.with_suffix(".png").is_file()
+
+
+def test_the_picture_of_a_benchmark_shows_the_other_implementations(repository, tmp_path):
+    results = repository / "experiments" / "speed" / "results" / "2026-11-24-bench.json"
+    assert has_curves(draw_bench(results, tmp_path / "bench.png"))
 
 
 @pytest.mark.slow
