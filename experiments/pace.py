@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from txl_lightning import OptimConfig
 from txl_lightning.model import NetworkConfig
-from txl_lightning.model.contract import make_config
+from txl_lightning.model.config import make_config
 from txl_lightning.training.optimizers import make_optimizer
 
 ROUNDS, REPEATS = 12, 4

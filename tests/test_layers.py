@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 TESTS = Path(__file__).parent
 LAYERS = {
     "errors": 0, "files": 0, "imports": 0, "machine": 0, "progress": 0, "signals": 0, "tables": 0,
-    "threads": 0, "option_errors": 0, "option_values": 0,
+    "threads": 0, "option_values": 0,
     "model": 1, "data": 1, "command_line": 1,
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
@@ -19,21 +19,20 @@ LAYERS = {
     "commands": 6,
     "__init__": 7, "__main__": 7,
 }  # fmt: skip
-FILE_LINES, FUNCTION_LINES = 300, 50
+FILE_LINES = 350
+FUNCTION_LINES = 50
 # Packages that are slow to import, large or unsafe, and the files that may import them.
 PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
     ("tokenizers",): {"data/vocab/subwords.py", "hub"},
     ("urllib", "urllib3", "requests", "http", "socket"): {"data/download.py"},
-    ("fsspec",): {"data/download.py", "data/remote.py", "checkpoints/mirror.py"},
-    ("ray",): {"data/workers.py"},
+    ("fsspec",): {"checkpoints/mirror.py", "data/store.py"},
     # Commands without Lightning fetch checkpoints, and add to runs that are over.
     ("wandb",): {"training", "runs/wandb_api.py"},
     ("onnx", "onnxruntime", "onnxscript"): {"commands/export.py"},
     ("optuna",): {"sweeps"},
     ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
 }
-UPWARD = {("checkpoints/__init__.py", "convert")}  # a public name that has moved
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -66,11 +65,11 @@ def count_lines(paths) -> int:
 
 def test_a_package_imports_only_from_lower_layers():
     for path in FILES:
-        here, name = find_package(path), str(path.relative_to(PACKAGE))
+        here = find_package(path)
         for other in list_imported_packages(path) - {here}:
             # Files of the lowest layer are one package.
             is_lower = LAYERS[other] < LAYERS[here] or LAYERS[other] == 0
-            assert is_lower or (name, other) in UPWARD, f"{path}: {here} imports {other}"
+            assert is_lower, f"{path}: {here} imports {other}"
 
 
 def test_the_network_imports_torch_and_no_other_package_but_errors_and_imports():

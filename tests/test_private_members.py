@@ -48,7 +48,7 @@ MEMBERS = {
     "csv_writer._check_log_dir_exists": "runs/logger",
     "csv_writer._rewrite_with_new_header": "runs/logger",
     "wandb_logger._wandb_init": "training/callbacks/wandb",
-    "strategy._data_parallel_size": "training/fsdp",
+    "strategy._data_parallel_size": "training/ranks",
     "study._storage": "sweeps/trials",
     "trial._trial_id": "sweeps/trials",
     "module._apply": "training/segments",
@@ -65,7 +65,7 @@ MEMBERS = {
     "torch._foreach_norm": "training/lamb",
     "torch._foreach_sqrt": "training/lamb",
     "torch._softmax_backward_data": "model/kernels/per_head",
-    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/precision",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/inference",
     "torch.ops.mkldnn._linear_pointwise": "model/parts",
     "torch.ops.mkldnn._reorder_linear_weight": "model/parts",
 }

@@ -12,7 +12,7 @@ import pytest
 from txl_lightning.__main__ import require_utf8
 from txl_lightning.commands.inputs import read_ids
 from txl_lightning.commands.score import find_end
-from txl_lightning.data.documents import whole_file
+from txl_lightning.data.text_files import whole_file
 from txl_lightning.data.vocab import Bytes, Characters, Words
 from txl_lightning.data.vocab.subwords import (
     SubwordOptions,

@@ -70,7 +70,8 @@ def describe_error(error: Exception) -> str:
 
 def wait_for_parent_failure() -> bool:
     """Return True if the process that started this one fails within 10 s, with its own message."""
-    parent, deadline = os.getppid(), time.monotonic() + 10
+    parent = os.getppid()
+    deadline = time.monotonic() + 10
     # Only Lightning kills the first process as soon as another one fails.
     while signals.is_child() and os.getppid() == parent and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -214,7 +215,8 @@ def join_lists(words: list[str]) -> list[str]:
         word, *words = words
         values = [*takewhile(lambda each: not is_option(each), words)]
         if word in LIST_OPTIONS and len(values) > 1:
-            word, words = f"{word}={json.dumps(values)}", words[len(values) :]
+            word = f"{word}={json.dumps(values)}"
+            words = words[len(values) :]
         joined.append(word)
     return joined
 

@@ -12,11 +12,17 @@ from typing import Any, Literal, get_args, get_origin
 
 import jsonargparse
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import (
+    ActionConfigFile,
+    ArgumentError,
+    ArgumentParser,
+    DefaultHelpFormatter,
+    Namespace,
+)
 
-from .errors import flatten_settings, prefix_errors, require, shorten
+from .errors import prefix_errors, require, shorten, suggest_key
 from .files import find_config
-from .option_errors import explain_error
+from .imports import REFUSED
 from .option_values import TypedOption, ValueOption, format_value
 
 PROGRAM = "txl-lightning"
@@ -122,6 +128,15 @@ MARKUP = (
     (r"`+", ""),
 )
 """Markup in the help texts of other packages, and defaults, which HelpFormatter adds itself."""
+# In jsonargparse's messages: an unknown option or key of a config, the key of a value, our own
+# message about it, and what is wrong with a class.
+UNKNOWN_OPTION = re.compile(
+    r"unrecognized arguments: (?:\S+ )*?--([\w.+-]+)|"
+    r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.]+)'"
+)
+KEY = re.compile(r'Parser key "([\w.]+)"')
+OUR_MESSAGE = re.compile(r"[\w.]+: invalid .*; expected .*")
+CLASS_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)':\s+(.*)")
 
 
 class Parser(ArgumentParser):
@@ -138,7 +153,9 @@ class Parser(ArgumentParser):
     ) -> None:
         # Without a command: jsonargparse makes such parsers for the arguments of a class.
         self.command = COMMANDS.get(command)
-        self.texts, self.is_hidden, self.names = texts or {}, is_hidden, set[str]()
+        self.texts = texts or {}
+        self.is_hidden = is_hidden
+        self.names = set[str]()
         if self.command:
             usage = f"{PROGRAM} {command} {self.command.arguments} [options]".replace("  ", " ")
             options["usage"] = usage
@@ -170,7 +187,8 @@ class Parser(ArgumentParser):
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Return names and options of an optional positional argument, and of a list."""
         if self.command and f"[{name}]" == self.command.arguments:
-            names, options["nargs"] = (name,), "?"
+            names = (name,)
+            options["nargs"] = "?"
         # Private: jsonargparse has put the type into an action.
         item_type, *others = get_args(getattr(options.get("action"), "_typehint", None)) or (None,)
         if self.command and others == [...] and "." not in name:
@@ -196,32 +214,38 @@ class Parser(ArgumentParser):
         self.drop_empty_sections(settings)
         return self._apply_actions(settings, prev_cfg=prev_cfg)
 
-    def drop_empty_sections(self, settings: dict[str, Any]) -> None:
-        """Remove sections without content; a list or a number in place of one is a TypeError, and
-        so is a setting that is given as `data.path: a.txt` and in its section."""
-        nested = flatten_settings({k: v for k, v in settings.items() if "." not in str(k)})
-        for key in settings.keys() & nested.keys():
-            if "." in str(key):
-                raise TypeError(f"{key}: given twice, by this name and in a section")
-        for key in settings.keys() & self.groups.keys():
-            if settings[key] is None:
-                del settings[key]
-        for key in sorted(self.groups, key=lambda key: key.count(".")):
-            *above, name = key.split(".")
-            parent: Any = settings
-            for part in above:
-                parent = parent.get(part) if isinstance(parent, dict) else None
-            if not isinstance(parent, dict) or name not in parent:
+    def drop_empty_sections(self, settings: dict[str, Any], above: str = "") -> None:
+        """Remove sections without content; a list or a number in place of one is a TypeError."""
+        for name, value in [*settings.items()]:
+            key = f"{above}{name}"
+            if key not in self.groups:
                 continue
-            if parent[name] is None:
-                del parent[name]
+            if value is None:
+                del settings[name]
+            elif isinstance(value, dict):
+                self.drop_empty_sections(value, f"{key}.")
             # A text is the path of a file with the section.
-            elif not isinstance(parent[name], dict | str):
-                value = format_value(parent[name])
-                raise TypeError(f"{key}: invalid {shorten(value)}; expected settings by name")
+            elif not isinstance(value, str):
+                shown = shorten(format_value(value))
+                raise TypeError(f"{key}: invalid {shown}; expected settings by name")
 
     def explain_error(self, message: str) -> str:
-        return explain_error(message, self.names)
+        """Return a message of jsonargparse in one line, an unknown name with the nearest one."""
+        key = next(iter(KEY.findall(message)), "")
+        if match := CLASS_PROBLEM.search(message):
+            name, reason = match.groups()
+            if "is not allowed" in reason:
+                return f"{key}: {REFUSED.format(name, name.partition('.')[0])}"
+            return f"{key}: {name.rpartition('.')[2]}: {self.explain_error(reason)}"
+        if match := UNKNOWN_OPTION.search(message):
+            option, *parts = match.groups()
+            known = ".".join(filter(None, parts))
+            return suggest_key(option or known, self.names, "--" if option else "")
+        if match := OUR_MESSAGE.search(message):
+            return match[0]
+        if "Unable to load config" in message:
+            return f"{key}: invalid; expected settings by name, or a YAML file with them"
+        return " ".join(message.split())
 
 
 class ConfigOption(ActionConfigFile):
@@ -237,8 +261,8 @@ class ConfigOption(ActionConfigFile):
         with prefix_errors(shorten(value), ": "):
             try:
                 super().__call__(parser, settings, path, *option)
-            except AttributeError as error:  # jsonargparse appends to its list of files
-                raise ValueError("config: unknown key") from error
+            except (TypeError, ArgumentError) as error:
+                raise ValueError(parser.explain_error(str(error))) from error
 
 
 class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from datetime import timedelta
 from functools import cache
 from types import UnionType
@@ -27,7 +27,8 @@ OUT_OF_MEMORY = re.compile(
 )
 # Escapes, line ends, and characters that reverse text.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-MAX_VALUE_LENGTH, MAX_LINE_LENGTH = 200, 1000
+MAX_VALUE_LENGTH = 200
+MAX_LINE_LENGTH = 1000
 IGNORED_WARNINGS = (
     ".*(LeafSpec|exists and is not empty|infer the batch indices|used to create the checkpoint).*"
 )
@@ -114,10 +115,14 @@ def convert_fields(config: object) -> None:
     paths become texts, lists tuples, and dicts dataclasses. Any other value is refused.
     """
     for key, kind in resolve_types(type(config)).items():
-        is_union, original = get_origin(kind) in (Union, UnionType), getattr(config, key)
+        is_union = get_origin(kind) in (Union, UnionType)
+        original = getattr(config, key)
         kinds = get_args(kind) if is_union else (kind,)
-        is_settings = is_dataclass(kind) and isinstance(original, dict)
-        value = kind(**original) if is_settings else original
+        value = original
+        if is_dataclass(kind) and isinstance(original, dict):
+            default = getattr(type(config), key, None)
+            is_default = default is not None and original == asdict(default)
+            value = default if is_default else kind(**original)
         if not any(is_of_type(value, each) for each in kinds):
             value = to_plain(original)
         if not any(is_of_type(value, each) for each in kinds):
@@ -165,7 +170,8 @@ def describe_type(kind: Any) -> str:
 
 def name_type(kind: Any) -> list[str]:
     """Return the words for a type that is no union; several for a choice."""
-    origin, items = get_origin(kind) or kind, [item for item in get_args(kind) if item is not ...]
+    origin = get_origin(kind) or kind
+    items = [item for item in get_args(kind) if item is not ...]
     if origin is Literal:
         return [*map(str, items)]
     name = getattr(origin, "__name__", str(origin))
@@ -178,7 +184,8 @@ def name_type(kind: Any) -> list[str]:
 
 def suggest_key(key: str, known: Iterable[str], dashes: str = "") -> str:
     """Return the message for an unknown key, or an option with its dashes, with the nearest one."""
-    names, last = sorted(known), key.rpartition(".")[2]
+    names = sorted(known)
+    last = key.rpartition(".")[2]
     # The first name with each last part: an equal one is a better hint than a similar spelling.
     lasts = {name.rpartition(".")[2]: name for name in reversed(names)}
     near = [lasts[last]] if last in lasts else difflib.get_close_matches(key, names, 1, 0.75)
@@ -202,7 +209,8 @@ def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str,
     """Return nested settings by dotted key."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        key, is_group = f"{prefix}{name}", isinstance(value, Mapping)
+        key = f"{prefix}{name}"
+        is_group = isinstance(value, Mapping)
         flat |= flatten_settings(value, f"{key}.") if is_group else {key: value}
     return flat
 

@@ -7,8 +7,9 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +17,11 @@ from typing import Any, TypeVar
 import yaml
 from filelock import FileLock
 
-from .errors import TYPE_WORDS, DataError, StorageError, require
+from .errors import TYPE_WORDS, DataError, StorageError, print_notice, require
 
 PACKAGE = Path(__file__).parent
 MAX_YAML_DEPTH = 100
+MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
 URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # also after Path has removed a slash
 
 T = TypeVar("T")
@@ -72,17 +74,6 @@ def create_folder(
                 if folder.is_dir():
                     shutil.rmtree(folder)
                 os.replace(part, folder)
-
-
-@contextmanager
-def name_in_utf8(path: Path) -> Iterator[Path]:
-    """Yield a name of a file for libraries that take only UTF-8: its own, or that of its handle."""
-    name = os.fspath(path)
-    if name == name.encode(errors="ignore").decode():
-        yield path
-        return
-    with path.open("rb") as file:
-        yield Path(f"/dev/fd/{file.fileno()}")
 
 
 def write_text(text: str, path: Path) -> None:
@@ -141,7 +132,8 @@ class YamlLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[Any, int] = {}
         for name, _ in node.value:
-            key, line = self.construct_object(name, deep=True), name.start_mark.line + 1
+            key = self.construct_object(name, deep=True)
+            line = name.start_mark.line + 1
             if isinstance(key, Hashable) and key in lines:
                 raise yaml.YAMLError(f"{key}: given in line {lines[key]}, and again in line {line}")
             lines |= {key: line} if isinstance(key, Hashable) else {}
@@ -250,9 +242,9 @@ def local_path(key: str, path: str | Path, instead: str = "") -> Path:
     return Path(path)
 
 
-def check_folder_writable(key: str, folder: str | Path) -> None:
+def check_folder_writable(key: str, folder: str | Path, instead: str = "") -> None:
     """Create a folder before the work whose results it will contain, or raise StorageError."""
-    if problem := find_write_problem(local_path(key, folder)):
+    if problem := find_write_problem(local_path(key, folder, instead)):
         raise StorageError(f"{key}: {problem}")
 
 
@@ -267,3 +259,25 @@ def check_file_writable(key: str, path: str | Path | None) -> None:
     if not path.parent.is_dir():
         raise StorageError(f"{key}: {path}: there is no folder {path.parent}")
     check_folder_writable(key, path.parent)
+
+
+def cache_result(
+    key: Any, paths: Iterable[Path], data_dir: Path, compute: Callable[[], Any]
+) -> Any:
+    """Return `compute()` of some files, cached in `data_dir` until they are changed or copied."""
+    status = [(os.path.abspath(path), path.stat()) for path in paths]
+    # Programs that copy or change a file can set its mtime, but not inode and ctime.
+    stamps = [(p, s.st_size, s.st_mtime_ns, s.st_ino, s.st_ctime_ns) for p, s in status]
+    cache = data_dir / "prepared" / "cache" / short_hash([key, stamps])
+    if cache.is_file():
+        with suppress(DataError):
+            saved = read_json(cache, {"checksum": str})
+            if saved["checksum"] == short_hash(saved.get("result")):
+                return saved.get("result")
+        print_notice(f"warning: {cache}: damaged; computed again")
+    result = compute()
+    if all(time.time_ns() - changed > MIN_AGE for *_, changed in stamps):
+        # The folder may be read-only; then every call computes.
+        with suppress(StorageError):
+            write_json({"result": result, "checksum": short_hash(result)}, cache)
+    return result

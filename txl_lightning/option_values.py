@@ -26,8 +26,6 @@ PATHS = {
 """Last parts of the names of options for a path; positional arguments are paths too."""
 ALWAYS_TEXT = {"context", "prompt"}
 """Options for text to read, where `null` is a word like any other."""
-PLAIN_MODULES = ("builtins", "datetime", "os", "pathlib")
-"""Modules of the types whose values are no settings of a class."""
 
 
 class Text(str):
@@ -71,17 +69,14 @@ class ValueOption(TypedOption):
             word = self.prepare(value)
             checked = super()._check_type([word] if many else word, **options)
         except TypeError as error:
-            if isinstance(value, NestedArg) or has_class(self._typehint):
+            if "class_path" in str(error):
                 # Of a class, jsonargparse says which of its settings is wrong.
                 raise
-            raise self.refuse(value) from error
+            shown = value if isinstance(value, str) else format_value(value)
+            refusal = invalid(self.dest, shown, describe_type(self._typehint))
+            raise TypeError(str(refusal)) from error
         checked = checked[0] if many else checked
         return str(checked) if isinstance(checked, Text) else checked
-
-    def refuse(self, value: Any) -> TypeError:
-        shown = value if isinstance(value, str) else format_value(value)
-        refusal = invalid(self.dest, shown, describe_type(self._typehint))
-        return TypeError(f'Parser key "{self.dest}": {refusal}')
 
     def prepare(self, value: Any) -> Any:
         """Return a value with its home folder, as a Text if it is none of YAML."""
@@ -97,13 +92,7 @@ class ValueOption(TypedOption):
         # An Enum of texts is no word.
         if type(value) is not str:
             return make_whole(value, self._typehint)
-        is_null = value != "null" and is_yaml_null(value)
-        if is_null and not any(map(is_free, list_types(self._typehint))):
-            # A comment, or another spelling of null: a mistake, not a way to leave an option out.
-            raise self.refuse(value)
-        if is_null or is_text(self._typehint):
-            return Text(value)
-        return make_whole(value, self._typehint)
+        return Text(value) if is_text(self._typehint) else make_whole(value, self._typehint)
 
 
 def list_types(kind: Any) -> list[Any]:
@@ -129,9 +118,9 @@ def is_free(kind: Any) -> bool:
 
 
 def is_text_list(kind: Any) -> bool:
-    origin, items = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
     is_list = isinstance(origin, type) and issubclass(origin, Iterable)
-    return is_list and items[:1] == (str,)
+    return is_list and get_args(kind)[:1] == (str,)
 
 
 def is_path(option: TypedOption) -> bool:
@@ -145,14 +134,6 @@ def expand_home(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(expand_home, value))
     return os.path.expanduser(value) if isinstance(value, str) else value
-
-
-def is_yaml_null(word: str) -> bool:
-    """Return True for `~`, `# comment` and other words that YAML takes for null."""
-    try:
-        return word.strip() != "" and yaml.load(word, YamlLoader) is None
-    except (yaml.YAMLError, ValueError):
-        return False
 
 
 def make_whole(value: Any, kind: Any) -> Any:
@@ -170,11 +151,6 @@ def make_whole(value: Any, kind: Any) -> Any:
             number = float(value)
             return int(number) if number.is_integer() else value
     return value
-
-
-def has_class(kind: Any) -> bool:
-    leaves = [leaf for leaf in list_leaves(kind) if isinstance(leaf, type)]
-    return any(leaf.__module__ not in PLAIN_MODULES for leaf in leaves)
 
 
 def list_leaves(kind: Any) -> list[Any]:

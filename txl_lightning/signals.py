@@ -48,7 +48,8 @@ class PendingSignals:
     """Records signals, for queries between two steps."""
 
     def __init__(self) -> None:
-        self.exit_code, self.save, self.since = 0, 0, 0.0
+        self.exit_code = self.save = 0
+        self.since = 0.0
         # Ends the processes started by this one.
         self.kill: Callable[[], None] = lambda: None
 
@@ -58,7 +59,8 @@ class PendingSignals:
     def note_stop(self, signum: int, _: Any) -> None:
         name = signal.Signals(signum).name
         if not self.exit_code:
-            self.exit_code, self.since = EXIT[signum], time.monotonic()
+            self.since = time.monotonic()
+            self.exit_code = EXIT[signum]
             print_message(f"{name}: this step is finished and saved; once more later stops at once")
         elif time.monotonic() - self.since > PATIENCE:
             print_message(f"{name} again: stopped at once; the last checkpoint is as it was")
@@ -70,7 +72,8 @@ class PendingSignals:
 
     def take(self) -> tuple[int, int]:
         """Return the exit code of a stop signal, or 0, and 1 once after a request to save."""
-        save, self.save = self.save, 0
+        save = self.save
+        self.save = 0
         return self.exit_code, save
 
 

@@ -17,7 +17,8 @@ costs a fifth of the speed, beside one busy process it saves a half."""
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 """What says how threads wait: libgomp's, every runtime's, and that of Intel and LLVM (macOS)."""
 LOAD = Path("/proc/loadavg")
-N_LOOK, PAUSE = 5, 0.01  # looks at the running threads, and seconds between them
+N_LOOK = 5  # looks at the running threads
+PAUSE = 0.01  # seconds between them
 set_here: dict[str, str] = {}
 """What this process has added to the environment."""
 

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.speed.cases import Case
 from experiments.speed.contestants import FLOOR
 from experiments.speed.timing import STEPS, SUMS, Times
-from txl_lightning.model.contract import describe_config
+from txl_lightning.model.config import describe_config
 
 SAME_NATS = 1e-4  # nats of the same weights differ by less
 

@@ -17,7 +17,7 @@ from experiments.results import draw_figure, format_spread, format_table, plot_s
 from experiments.speed.command import make_parser, parse_args, write_results
 from experiments.speed.window import PUBLISHED, compare_with_window, is_disturbed
 from txl_lightning.files import load_yaml
-from txl_lightning.model.contract import make_config
+from txl_lightning.model.config import make_config
 
 CONFIGS = REPOSITORY / "configs"
 SIZES = {"lengths": [*PUBLISHED], "tgt_len": 128, "segments": 20, "positions": 3}

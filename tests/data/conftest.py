@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from txl_lightning.data.documents import FileSlice
+from txl_lightning.data.text_files import FileSlice
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from txl_lightning.data import corpora, documents, download
+from txl_lightning import files
+from txl_lightning.data import corpora, download
 from txl_lightning.data.corpora import CORPORA, LM1B_MEMBERS, RemoteFile, place_file
 from txl_lightning.data.settings import DataConfig, Recipe
 from txl_lightning.data.tasks import TaskConfig
@@ -130,7 +131,7 @@ def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_differs(
     write_files, tmp_path, monkeypatch
 ):
     remote = RemoteFile("http://127.0.0.1:9/text.txt", 5, sha256(b"to be"))
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(files, "MIN_AGE", 0)
     for text in (b"to me", b"to me again"):
         write_files({"some/text.txt": text})
         with pytest.raises(DataError, match=r"text\.txt: wrong file \(sha256 \w+, not \w+\)"):

@@ -8,13 +8,12 @@ import socket
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from tests.helpers.waiting import wait_until
 from txl_lightning.data import download
-from txl_lightning.data.download import RemoteFile, download_file
+from txl_lightning.data.download import download_file
 from txl_lightning.errors import DataError, StorageError
 
 BODY = random.Random(0).randbytes(300_000)
@@ -134,11 +133,11 @@ def server(monkeypatch, part):
 
 @pytest.fixture
 def remote(server):
-    return RemoteFile(f"http://127.0.0.1:{server.server_port}/a", len(BODY), f"sha256:{SHA256}")
+    return f"http://127.0.0.1:{server.server_port}/a", len(BODY), f"sha256:{SHA256}"
 
 
 def test_downloaded_file_is_whole_and_used_again_without_network(server, remote, target):
-    assert download_file(remote, target) == download_file(remote, target) == target
+    assert download_file(target, *remote) == download_file(target, *remote) == target
     assert target.read_bytes() == BODY
     assert {path.name for path in target.parent.iterdir()} <= {"a.bin", "a.bin.lock"}
     [sent] = server.headers
@@ -148,7 +147,7 @@ def test_downloaded_file_is_whole_and_used_again_without_network(server, remote,
 def test_different_file_at_the_target_path_is_refused_and_not_changed(server, remote, target):
     target.write_bytes(b"mine")
     with pytest.raises(DataError, match=rf"a\.bin: wrong file \(sha256 .*, not {SHA256}"):
-        download_file(remote, target)
+        download_file(target, *remote)
     assert target.read_bytes() == b"mine"
     assert server.requested == []
 
@@ -163,17 +162,17 @@ def test_failing_server_is_named_after_retries_where_these_may_help(
     monkeypatch.setattr(download.time, "sleep", waits.append)
     where = r"a\.bin: missing, and http.*/a cannot be read \("
     with pytest.raises(DataError, match=where + message + r"\); put the file there"):
-        download_file(remote, target)
+        download_file(target, *remote)
     assert (len(server.requested), waits) == (n_request, [1, 2, 4, 8][: n_request - 1])
     server.script = [{}]
-    assert download_file(remote, target).read_bytes() == BODY
+    assert download_file(target, *remote).read_bytes() == BODY
 
 
 @pytest.mark.parametrize("interruption", INTERRUPTIONS)
 def test_interrupted_body_is_resumed(server, remote, target, monkeypatch, interruption):
     monkeypatch.setattr(download, "TIMEOUT", (0.4, 0.4))
     server.script = [INTERRUPTIONS[interruption], {}]
-    assert download_file(remote, target).read_bytes() == BODY
+    assert download_file(target, *remote).read_bytes() == BODY
     none, extent = server.requested
     assert none is None
     assert 0 < int(extent[6:-1]) <= 100_000
@@ -183,7 +182,7 @@ def test_interrupted_body_is_resumed(server, remote, target, monkeypatch, interr
 def test_next_run_continues_the_partial_download(server, remote, part, target, case):
     content, server.script, requested = CONTINUATIONS[case]
     part.write_bytes(content)
-    assert download_file(remote, target).read_bytes() == BODY
+    assert download_file(target, *remote).read_bytes() == BODY
     assert server.requested == requested
 
 
@@ -191,17 +190,17 @@ def test_download_with_a_wrong_checksum_is_set_aside_and_never_used(server, remo
     server.script = [fail(200, b"<html>"), {}]
     wrong_sha256 = hashlib.sha256(b"<html>").hexdigest()
     with pytest.raises(DataError, match=rf"{wrong_sha256}.*{SHA256}; kept as .*a\.bin\.wrong"):
-        download_file(remote, target)
+        download_file(target, *remote)
     assert target.with_name("a.bin.wrong").read_bytes() == b"<html>"
     assert not target.exists()
     assert not part.exists()
-    assert download_file(remote, target).read_bytes() == BODY
+    assert download_file(target, *remote).read_bytes() == BODY
 
 
 def test_one_of_two_downloads_of_a_file_waits_for_the_other(server, remote, target):
     server.script = [{"end": wait}]
     with ThreadPoolExecutor(2) as pool:
-        downloads = [pool.submit(download_file, remote, target) for _ in range(2)]
+        downloads = [pool.submit(download_file, target, *remote) for _ in range(2)]
         wait_until(lambda: server.requested)
         server.released.set()
         assert [done.result(PATIENCE) for done in downloads] == [target, target]
@@ -213,25 +212,25 @@ def test_full_disk_or_a_folder_that_cannot_be_written_ends_the_download_and_keep
 ):
     message = r"cannot be written \("
     with limit_file_size(100_000), pytest.raises(StorageError, match=f"{message}File too large"):
-        download_file(remote, target)
+        download_file(target, *remote)
     assert len(server.requested) == 1
     assert part.read_bytes() == BODY[:100_000]
     with pytest.raises(StorageError, match=rf"part/a\.bin: {message}"):
-        download_file(remote, part / "a.bin")
+        download_file(part / "a.bin", *remote)
 
 
 def test_progress_is_plain_lines_without_a_terminal(server, remote, target, capsys):
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    nowhere = replace(remote, url=f"http://127.0.0.1:{port}/a")
+    url = f"http://127.0.0.1:{port}/a"
     with pytest.raises(DataError, match=r"cannot be read \(Connection refused\)"):
-        download_file(nowhere, target)
-    assert capsys.readouterr().err.count(f"{nowhere.url}: Connection refused; again in 0 s\n") == 4
+        download_file(target, url, *remote[1:])
+    assert capsys.readouterr().err.count(f"{url}: Connection refused; again in 0 s\n") == 4
     server.script = [fail(503), {}]
-    download_file(remote, target)
+    download_file(target, *remote)
     assert capsys.readouterr() == (
         "",
-        f"downloading {remote.url} to {target}\n"
-        f"{remote.url}: HTTP 503; again in 0 s\n"
+        f"downloading {remote[0]} to {target}\n"
+        f"{remote[0]}: HTTP 503; again in 0 s\n"
         f"downloaded {target} (300,000 bytes)\n",
     )

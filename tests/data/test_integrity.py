@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from txl_lightning.data import documents, store
-from txl_lightning.data.documents import SPLITS
+from txl_lightning import files
+from txl_lightning.data import store
 from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.store import Store
+from txl_lightning.data.text_files import SPLITS
 from txl_lightning.errors import DataError
 from txl_lightning.files import sha256_file, short_hash, write_json
 
@@ -20,7 +21,7 @@ from txl_lightning.files import sha256_file, short_hash, write_json
 @pytest.fixture
 def open_store(tmp_path, text_file, monkeypatch):
     """Open the prepared text, as all commands do; a file that has just changed counts as old."""
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(files, "MIN_AGE", 0)
 
     def run(whole=False, data="data") -> Store:
         where = {"path": str(text_file), "data_dir": str(tmp_path / data)}

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning.data import documents, store
-from txl_lightning.data.documents import FileSlice, split_by_fractions, whole_file
-from txl_lightning.data.eval_text import EvalText
-from txl_lightning.data.recipe import Recipe, prepare_text
+from txl_lightning import files
+from txl_lightning.data import recipe as recipe_module
+from txl_lightning.data import text_files
+from txl_lightning.data.recipe import Recipe, encode_slices, prepare_text
 from txl_lightning.data.settings import DataConfig
-from txl_lightning.data.store import encode_slices
+from txl_lightning.data.store import EvalText
+from txl_lightning.data.text_files import SPLITS, FileSlice, split_by_fractions, whole_file
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.errors import DataError, StorageError
 
@@ -37,7 +38,7 @@ def recipe(write_files):
         folder = write_files(names)
         slices = [part for name in names for part in whole_file(folder / name)]
         one = len(texts) == 1
-        splits = split_by_fractions(slices, cut) if one else dict.fromkeys(documents.SPLITS, slices)
+        splits = split_by_fractions(slices, cut) if one else dict.fromkeys(SPLITS, slices)
         return Recipe(splits, str(vocab), **changes)
 
     return make
@@ -76,7 +77,7 @@ def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monke
         files = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
         return {path: path.stat().st_mtime_ns for path in files}
 
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(files, "MIN_AGE", 0)
     made = recipe(b"abcdabcd")
     first, before = prepare_text(made, tmp_path / "data"), times()
     monkeypatch.setattr(FileSlice, "chunks", lambda self: pytest.fail("read again"))
@@ -117,7 +118,7 @@ def test_documents_are_complete_and_their_chunks_short_at_any_chunk_boundary(tex
         return b"".join(chunks)
 
     with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile() as file:
-        patch.setattr(documents, "CHUNK", 8)
+        patch.setattr(text_files, "CHUNK", 8)
         Path(file.name).write_bytes(b"x" * skipped + text)
         whole = FileSlice(Path(file.name), skipped, skipped + len(text))
         assert text_of(whole) == text
@@ -150,11 +151,11 @@ def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
     words = WordOptions(line_end="double_eos", lower_case=True)
     made = recipe(PIECES, PIECES[:40], b"a", vocab=vocab, document_unit=unit, words=words)
     whole = prepare_text(made, tmp_path / "whole")
-    monkeypatch.setattr(store, "PIECE", 14)
-    assert len([*store.plan_pieces(made.splits["train"])]) > 9
+    monkeypatch.setattr(recipe_module, "PIECE", 14)
+    assert len([*recipe_module.plan_pieces(made.splits["train"])]) > 9
     pieces = prepare_text(made, tmp_path / "pieces")
     assert pieces.fingerprint == whole.fingerprint
-    for split in documents.SPLITS:
+    for split in SPLITS:
         one, two = whole.text(split), pieces.text(split)
         np.testing.assert_array_equal(one.ids, two.ids)
         np.testing.assert_array_equal(one.starts, two.starts)
@@ -165,8 +166,8 @@ def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, monkeypatc
     advanced = []
     made = recipe(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
     (tmp_path / "vocab.json").write_text(Bytes().to_json())
-    monkeypatch.setattr(store, "PIECE", 20)
-    encoded = encode_slices(tmp_path, made.splits["train"], unit, map, advanced.append)
+    monkeypatch.setattr(recipe_module, "PIECE", 20)
+    encoded = encode_slices(made.splits["train"], tmp_path / "vocab.json", unit, 1, advanced.append)
     assert b"".join(ids.tobytes() for ids, _ in encoded) == b"ab\ncde\n" * 10
     assert (sum(advanced), len(advanced) > 2) == (70, True)
 
@@ -215,7 +216,7 @@ def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, r
     with pytest.raises(DataError, match="is not UTF-8"):
         prepare_text(recipe(b"\xff\xfe\xfd\xfc", vocab="characters"), tmp_path / "data")
     assert [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(files, "MIN_AGE", 0)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/prepared/\w+: cannot be written \("):
         prepare_text(recipe(b"abcdabcd"), tmp_path / "file")
@@ -225,7 +226,7 @@ DYING_BUILD = """
 import os, signal
 from pathlib import Path
 from txl_lightning.data import recipe
-from txl_lightning.data.documents import whole_file
+from txl_lightning.data.text_files import whole_file
 recipe.build_store = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("20.txt")))
 recipe.prepare_text(recipe.Recipe(splits), Path("."))

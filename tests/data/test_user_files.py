@@ -6,7 +6,6 @@ import json
 import lzma
 import os
 import random
-import stat
 import tarfile
 import zipfile
 from contextlib import suppress
@@ -14,14 +13,14 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
 from txl_lightning.data import archives
-from txl_lightning.data.archives import unpack_tar, unpack_zip
 from txl_lightning.data.recipe import prepare_folder
 from txl_lightning.data.settings import DataConfig, find_kind
-from txl_lightning.data.user_files import has_documents, split_user_files
+from txl_lightning.data.text_files import has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -48,22 +47,17 @@ def make_tar(*entries: bytes) -> bytes:
     return b"".join(entries) + bytes(1024)
 
 
-NOT_REGULAR = "member 'b' is not a regular file; remove it"
 DAMAGED = r"damaged, or not an archive \("
 # The members after a file, and the error.
 REFUSED_TARS = {
     "parent folder": (entry("../evil", b"x"), rf"{DAMAGED}.*outside"),
     "parent folder inside": (entry("books/../../evil", b"x"), rf"{DAMAGED}.*outside"),
-    "symbolic link": (entry("b", type=tarfile.SYMTYPE, linkname="/etc/passwd"), NOT_REGULAR),
-    "hard link": (entry("b", type=tarfile.LNKTYPE, linkname="a"), NOT_REGULAR),
-    "device": (entry("b", type=tarfile.CHRTYPE, devmajor=1, devminor=5), NOT_REGULAR),
-    "pipe": (entry("b", type=tarfile.FIFOTYPE), NOT_REGULAR),
-    "unknown kind": (entry("b", type=b"?"), NOT_REGULAR),
-    "negative size": (entry("b", size=-512), NOT_REGULAR),
-    "size beyond memory": (entry("b", size=1 << 70), "unpacks to more than 67,108,864 bytes"),
+    "symbolic link": (entry("b", type=tarfile.SYMTYPE, linkname="/etc/passwd"), DAMAGED),
+    "hard link": (entry("b", type=tarfile.LNKTYPE, linkname="../a"), rf"{DAMAGED}.*outside"),
+    "device": (entry("b", type=tarfile.CHRTYPE, devmajor=1, devminor=5), rf"{DAMAGED}.*special"),
+    "pipe": (entry("b", type=tarfile.FIFOTYPE), rf"{DAMAGED}.*special"),
+    "size beyond memory": (entry("b", size=1 << 70), DAMAGED),
     "header beyond memory": (entry("b", size=1 << 70, type=tarfile.XHDTYPE), DAMAGED),
-    "damaged header": (b"?" + entry("b", b"x")[1:], rf"{DAMAGED}no header at byte 1,024"),
-    "stray name": (b"".join(entry(split, b"x") for split in SPLITS), "a is not in train, val or"),
     "bad line": (entry("1.jsonl", b'{"text": "x"}\n{}'), "1.jsonl: line 2 has no text"),
 }
 
@@ -118,6 +112,15 @@ def test_three_files_or_names_of_files_give_the_splits(write_files, tmp_path, na
         paths[0].write_bytes(make_tar(*(entry(f"books/{n}", n.encode()) for n in names)))
     splits = texts(split_user_files(paths, FRACTIONS, tmp_path / "data"))
     assert splits == dict(zip(SPLITS, [[name.encode()] for name in names], strict=True))
+
+
+def test_a_file_of_no_split_is_refused_beside_those_of_all_splits(write_files, tmp_path):
+    names = ("train.txt", "val.txt", "test.txt", "other.txt")
+    folder = write_files(dict.fromkeys(names, b"x"), "texts")
+    with pytest.raises(DataError, match=r"other\.txt is not in train, val or test, but others are"):
+        split_user_files([folder], FRACTIONS, tmp_path)
+    (folder / "test.txt").unlink()
+    assert len(split_user_files([folder], ALL_TRAIN, tmp_path)["train"]) == 3
 
 
 def test_folder_gives_each_of_its_files_once_except_hidden_ones_and_our_own(write_files):
@@ -205,7 +208,7 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_truncated(
     assert texts(splits)["train"] == [members["deep/" * 18 + "é.txt"], b"z\n"]
     assert not splits["train"][0].path.stat().st_mode & 0o4000
     with monkeypatch.context() as patch:
-        patch.setattr(archives, "refuse_damage", lambda *_: pytest.fail("unpacked again"))
+        patch.setattr(archives, "unpack_into", lambda *_, **__: pytest.fail("unpacked again"))
         assert split_user_files([path], ALL_TRAIN, tmp_path) == splits
 
 
@@ -221,34 +224,20 @@ def test_archive_with_other_content_of_the_same_size_and_time_is_unpacked_again(
     ("kind", "place"),
     [*((kind, "a.tar") for kind in REFUSED_TARS), ("parent folder", "folder/a.tar")],
 )
-def test_unsafe_or_unusable_tar_is_refused_and_leaves_nothing(write_files, tmp_path, kind, place):
+def test_unsafe_or_unusable_tar_is_refused_and_stays_inside(write_files, tmp_path, kind, place):
     members, message = REFUSED_TARS[kind]
     content, top = make_tar(entry("a", b"a"), members), place.split("/")[0]
     folder = write_files({place: content})
     with pytest.raises(DataError, match=message):
         split_user_files([folder / top], FRACTIONS, tmp_path / "data")
-    assert [path.suffix for path in tmp_path.glob("data/prepared/*.*")] == [".lock"]
     assert set(os.listdir(tmp_path)) == {top, "data"}
 
 
-def test_decompression_bomb_is_stopped_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "HARMLESS", 1 << 20)
-    archive, folder = tmp_path / "archive", tmp_path / "unpacked"
-    archive.write_bytes(compress_gzip(make_tar(entry("a", b"a"), entry("zeros", bytes(4 << 20)))))
-    with pytest.raises(DataError, match="archive: unpacks to more than 1,048,576 bytes; replace"):
-        unpack_tar(archive, folder)
-    assert os.listdir(folder) == ["a"]
-    monkeypatch.setattr(archives, "GROWTH", 2000)
-    unpack_tar(archive, folder)
-    assert (folder / "zeros").stat().st_size == 4 << 20
-
-
-def make_zip(members: dict[str, bytes], kind=stat.S_IFREG) -> bytes:
+def make_zip(members: dict[str, bytes]) -> bytes:
     file = BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, content in members.items():
             info = zipfile.ZipInfo(name)
-            info.external_attr = kind << 16
             info.compress_type = zipfile.ZIP_DEFLATED
             bundle.writestr(info, content)
     return file.getvalue()
@@ -299,30 +288,13 @@ def test_files_that_are_not_text_are_skipped_and_named(write_files, tmp_path, ca
     assert texts(splits)["train"] == [b"a", b"b", b"caf\xe9"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (make_zip({"../evil": b"x"}), rf"{DAMAGED}.*outside"),
-        (make_zip({"/evil": b"x"}), rf"{DAMAGED}.*outside"),
-        (make_zip({"b": b"/etc/passwd"}, stat.S_IFLNK), NOT_REGULAR),
-        (make_zip({"zeros": bytes(80 << 20)}), "unpacks to more than 67,108,864 bytes"),
-    ],
-    ids=["parent folder", "absolute", "symbolic link", "explosion"],
-)
-def test_unsafe_zip_is_refused(write_files, tmp_path, content, message):
-    folder = write_files({"a.zip": content, "unpacked/b": b""})
-    with pytest.raises(DataError, match=f"a.zip: {message}"):
-        unpack_zip(folder / "a.zip", folder / "unpacked")
-    assert set(os.listdir(tmp_path)) == {"a.zip", "unpacked"}
-
-
-def test_zip_in_which_a_damaged_entry_hides_another_is_refused(write_files, tmp_path):
-    whole = bytearray(make_zip({"a": b"to be", "b": b"or not"}))
-    # The length of the comment in the entry of "a".
-    whole[whole.index(b"PK\1\2") + 33] = 1
-    archive = write_files({"a.zip": bytes(whole)}) / "a.zip"
-    with pytest.raises(DataError, match=rf"{DAMAGED}1 of 2 members are listed"):
-        unpack_zip(archive, tmp_path)
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil"])
+def test_a_member_of_a_zip_is_never_written_outside_of_its_folder(write_files, tmp_path, name):
+    path = write_files({"a.zip": make_zip({name: b"evil", "b": b"b"})}) / "a.zip"
+    splits = split_user_files([path], ALL_TRAIN, tmp_path / "data")
+    assert texts(splits)["train"] == [b"b"]
+    assert not (tmp_path / "evil").exists()
+    assert not Path("/tmp/evil").exists()
 
 
 @pytest.mark.parametrize("kind", ["a.zip", "a.jsonl.gz", "a.tar.gz", "a.tar.bz2", "a.tar.xz"])
@@ -341,7 +313,11 @@ def test_mutated_archive_gives_its_own_texts_or_is_refused(write_files, tmp_path
         path = write_files({kind: bytes(mutated[: rng.choice([-1, len(whole)])])}) / kind
         with suppress(DataError):
             splits = split_user_files([path], ALL_TRAIN, tmp_path / "data")
-            assert texts(splits)["train"] == [*members.values()]
+            found = texts(splits)["train"]
+            # A damaged directory of a zip may hide a member.
+            assert found == [*members.values()] or (
+                kind == "a.zip" and {*found} < {*members.values()}
+            )
 
 
 def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, limit_file_size):
@@ -359,8 +335,7 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         ({"folder/empty": b""}, ["folder"], "folder: no text in it"),
         ({"a.txt.zst": b"x"}, ["a.txt.zst"], "a.txt.zst: packed; unpack it first"),
         ({"a.txt.gz": b"x"}, ["a.txt.gz"], r"a.txt.gz: damaged, or not an archive \(Not a g"),
-        ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged, or not an archive \(File is n"),
-        ({"a.gz": compress_gzip(bytes(80 << 20))}, ["a.gz"], "a.gz: unpacks to more than 67,108"),
+        ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged, or not an archive \(.*is not a zip file"),
         (
             {"f/a": b"\0", "f/b": b"\xff\xfe"},
             ["f"],
@@ -375,11 +350,6 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
             "line 1: character 2 is not UTF-8 text",
         ),
         ({"a.jsonl": b'\n{"text": "\xe9"}'}, ["a.jsonl"], "line 2: byte 10 is not UTF-8 text"),
-        (
-            {"a.jsonl": '{"text": "a"}'.encode("utf-16")},
-            ["a.jsonl"],
-            r"jsonl: UTF-16 \(iconv -f UTF",
-        ),
         ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], "a.jsonl: line 1 has no text; expected JSON in"),
         ({"a.jsonl": b"\n"}, ["a.jsonl"], r"a\.jsonl: no text in it; .* a text in UTF-8$"),
         ({"a": b"x"}, ["a", "a"], r"data\.path: invalid number of files 2; expected one, or three"),

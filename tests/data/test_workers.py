@@ -1,7 +1,6 @@
-"""Preparation by several workers, which may die."""
+"""Preparation by several processes, one of which may be killed."""
 
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from txl_lightning.data import store
-from txl_lightning.data.documents import whole_file
+from txl_lightning.data import recipe as recipe_module
 from txl_lightning.data.recipe import Recipe, prepare_folder, prepare_text
+from txl_lightning.data.text_files import whole_file
 from txl_lightning.data.vocab import WordOptions
 from txl_lightning.errors import DataError
 
@@ -48,7 +47,7 @@ def test_documents_in_batches_have_the_ids_and_starts_of_documents_one_by_one(
     words = WordOptions(line_end="double_eos", lower_case=True, max_size=20)
     recipe = make_recipe(vocab=vocab, document_unit=unit, words=words)
     batched = prepare_folder(recipe, tmp_path / "batched", tmp_path).text("train")
-    monkeypatch.setattr(store, "SHORT", 0)
+    monkeypatch.setattr(recipe_module, "SHORT", 0)
     single = prepare_folder(recipe, tmp_path / "single", tmp_path).text("train")
     np.testing.assert_array_equal(batched.ids, single.ids)
     assert batched.starts.tolist() == single.starts.tolist()
@@ -66,9 +65,8 @@ def test_an_unknown_word_in_a_batch_is_named_with_its_file(make_recipe, tmp_path
 
 def test_the_number_of_workers_is_checked(refused, text_file):
     command = ("prepare", text_file, "--out=store")
-    assert refused(*command, "--workers=0") == (2, "workers: invalid 0; expected a number above 0")
-    expected = "workers: invalid 2; expected 1 with ray, whose nodes are the workers"
-    assert refused(*command, "--workers=2", "--ray=auto") == (2, expected)
+    expected = "expected a number above 0, or the address of a Ray cluster"
+    assert refused(*command, "--workers=0") == (2, f"workers: invalid 0; {expected}")
 
 
 def test_a_store_is_made_once_and_its_folder_is_that_of_one_text(txl, text_file, tmp_path):
@@ -93,91 +91,74 @@ def test_a_store_has_the_fingerprint_of_its_text(make_recipe, tmp_path):
 
 
 DRIVER = """
-import os, signal, sys, time
-from functools import partial
+import os, signal, sys
 from pathlib import Path
-from txl_lightning.data import store, workers
-from txl_lightning.data.documents import FileSlice
-from txl_lightning.data.recipe import Recipe, prepare_folder
+from txl_lightning.data import recipe
+from txl_lightning.data.text_files import FileSlice
 
-# Inherited by processes, and copied by Ray.
+# Inherited by processes.
 MAIN = os.environ.setdefault("MAIN", str(os.getpid()))
 
 class Slice(FileSlice):
     def chunks(self):
         # The main process hashes the text, and finds its words.
         if str(os.getpid()) != MAIN:
-            if "kill" in sys.argv[1:] and self.start > 5000 and not Path("killed").exists():
-                Path("killed").touch()
+            if "kill" in sys.argv[1:] and self.start > 5000:
                 os.kill(os.getpid(), signal.SIGKILL)
             with open("log", "a") as log:
                 print(os.getpid(), file=log, flush=True)
-            SLEEP
         return super().chunks()
 
-def main(map):
-    store.PIECE = 1000
+if __name__ == "__main__":
+    recipe.PIECE = 1000
     size = os.path.getsize("a.txt")
     slices = [Slice(Path("a.txt").absolute(), 0, size)]
-    recipe = Recipe({"train": slices, "val": [], "test": []}, "words")
-    assert len([*store.plan_pieces(slices)]) > 20
-    prepare_folder(recipe, Path(sys.argv[1]).absolute(), Path("data"), map)
-"""
-PROCESSES = """
-if __name__ == "__main__":
-    n_worker = int(sys.argv[2])
-    main(partial(workers.map_in_processes, n_worker=n_worker) if n_worker > 1 else map)
-"""
-RAY = """
-import threading
-from ray.cluster_utils import Cluster
-
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-node = cluster.add_node(num_cpus=1)
-
-def kill_node():
-    # Both nodes have begun pieces when two processes have written to the log.
-    while not Path("log").exists() or len(set(Path("log").read_text().split())) < 2:
-        time.sleep(0.05)
-    cluster.remove_node(node, allow_graceful=False)
-    Path("killed").touch()
-
-threading.Thread(target=kill_node, daemon=True).start()
-main(partial(workers.map_on_ray, address=cluster.address))
-cluster.shutdown()
+    made = recipe.Recipe({"train": slices, "val": [], "test": []}, "words")
+    assert len([*recipe.plan_pieces(slices)]) > 20
+    recipe.prepare_folder(made, Path(sys.argv[1]).absolute(), Path("data"), int(sys.argv[2]))
 """
 
 
 @pytest.fixture
 def drive(tmp_path):
-    """Prepare TEXT, more than 20 pieces of it, by a script with its own workers."""
+    """Prepare TEXT, more than 20 pieces of it, by a script with its own slices."""
     (tmp_path / "a.txt").write_bytes(TEXT.replace(b"\r", b" ") * 2)
+    (tmp_path / "driver.py").write_text(DRIVER)
 
-    def run(script: str, *words: object, sleep: float = 0) -> dict[str, str]:
-        path = tmp_path / "driver.py"
-        path.write_text(DRIVER.replace("SLEEP", f"time.sleep({sleep})") + script)
-        command = [sys.executable, "-W", "ignore", path, *map(str, words)]
-        own = dict.fromkeys(("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"), "0")
-        process = subprocess.run(
-            command, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, timeout=240
-        )
-        assert process.returncode == 0, process.stderr
-        return hash_store(tmp_path / str(words[0]))
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-W", "ignore", "driver.py", *map(str, words)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
 
     return run
 
 
 @pytest.mark.slow
-def test_processes_give_the_files_of_one_process_also_if_one_is_killed(drive, tmp_path):
-    expected = drive(PROCESSES, "one", 1)
+def test_processes_give_the_files_of_one_process(drive, tmp_path):
+    assert drive("one", 1).returncode == 0
     assert not (tmp_path / "log").exists()
-    assert drive(PROCESSES, "many", 3, "kill") == expected
-    assert (tmp_path / "killed").exists()
-    assert len(set((tmp_path / "log").read_text().split())) > 1
+    assert drive("many", 3).returncode == 0
+    assert hash_store(tmp_path / "many") == hash_store(tmp_path / "one")
+    assert (tmp_path / "log").exists()
 
 
 @pytest.mark.slow
-def test_a_ray_cluster_of_which_a_node_is_killed_gives_the_same_files(drive, tmp_path):
-    expected = drive(PROCESSES, "one", 1)
-    assert drive(RAY, "many", sleep=0.3) == expected
-    assert (tmp_path / "killed").exists()
+def test_a_killed_process_is_a_storage_error_and_leaves_no_store(drive, tmp_path):
+    process = drive("many", 3, "kill")
+    message = "StorageError: workers: one was killed; give more memory, or fewer workers"
+    assert process.stderr.splitlines()[-1].endswith(message)
+    assert not (tmp_path / "many").exists()
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_gives_the_files_of_one_process(monkeypatch, write_files, tmp_path):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    folder = write_files({"long.txt": b"a line of a long text\n" * 900_000})
+    recipe = Recipe({"train": whole_file(folder / "long.txt"), "val": [], "test": []}, "words")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        many = prepare_folder(recipe, tmp_path / "many", tmp_path, "auto")
+    finally:
+        ray.shutdown()
+    one = prepare_folder(recipe, tmp_path / "one", tmp_path)
+    assert hash_store(many.folder) == hash_store(one.folder)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import TransformerXLConfig, stream_nats
-from txl_lightning.data.eval_text import EvalText
+from txl_lightning.data.store import EvalText
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from txl_lightning.data.eval_text import EvalText
+from txl_lightning.data.store import EvalText
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError

@@ -91,7 +91,7 @@ def fill_disk() -> None:
 
 SAVING = tuple(f"/{name}.py" for name in (
     "txl_lightning/files", "checkpoints/saving", "runs/logger", "callbacks/checkpointing",
-    "callbacks/training_state", "logger_connector/logger_connector", "loggers/csv_logs",
+    "training/training_state", "logger_connector/logger_connector", "loggers/csv_logs",
     "trainer/trainer",
 ))  # fmt: skip  # ends of the files with the code that logs and saves
 DAMAGE = {

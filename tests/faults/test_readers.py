@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
+from txl_lightning import files
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
 from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.convert import load_any_checkpoint, save_huggingface
-from txl_lightning.data import documents
-from txl_lightning.data.documents import SPLITS
 from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.text_files import SPLITS
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import format_line, is_out_of_memory
 from txl_lightning.runs.logger import RunLogger
@@ -258,7 +258,7 @@ def describe(target: Target, error: BaseException) -> str:
 def test_changed_file_is_refused_in_one_line_or_read(
     name, tmp_path, request, run_folder, make_net, repository, monkeypatch, count
 ):
-    monkeypatch.setattr(documents, "MIN_AGE", 0)
+    monkeypatch.setattr(files, "MIN_AGE", 0)
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\n" * 60 + "a dog was there\n" * 20)
     copytree(run_folder, tmp_path / "runs" / "version_0")

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import txl_lightning
 from txl_lightning import imports
 from txl_lightning.checkpoints import save_folder
-from txl_lightning.data.eval_text import EvalText
+from txl_lightning.data.store import EvalText
 from txl_lightning.data.tokens import Text
 from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import CheckpointError, DataError

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 import txl_lightning.hub  # noqa: F401
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.convert import save_huggingface
-from txl_lightning.data.documents import FileSlice
+from txl_lightning.data.text_files import FileSlice
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
 from txl_lightning.data.vocab.subwords import SubwordOptions, Subwords, train_subwords
 from txl_lightning.errors import DataError

@@ -7,7 +7,8 @@ from experiments.other_networks.lstm import LSTMConfig
 from experiments.other_networks.memory_tokens import MemoryTokensConfig
 from txl_lightning import TransformerXLConfig
 from txl_lightning.model import EvalLengths, make_reader
-from txl_lightning.model.contract import describe_config, join_rows
+from txl_lightning.model.config import describe_config
+from txl_lightning.model.contract import join_rows
 
 CONFIGS = {
     "TransformerXL": lambda: TransformerXLConfig(n_token=11, n_layer=2, d_model=8, mem_len=40),

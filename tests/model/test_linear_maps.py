@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from txl_lightning.model import CachedReader, pack_weights, parts, precision
+from txl_lightning.model import CachedReader, inference, pack_weights, parts
 from txl_lightning.model.parts import ConcatenatedLinear, Linear, PackedLinear, multiply_heads
 
 SHAPES = [(1, 1, 1), (3, 5, 41), (7, 41, 5), (2, 64, 48)]  # rows, inputs and outputs
@@ -21,7 +21,7 @@ def onednn(monkeypatch):
         calls.append(args[0].shape)
         return multiply(*args)
 
-    for module in (parts, precision):
+    for module in (parts, inference):
         monkeypatch.setattr(module, "is_onednn_faster", lambda: True)
     monkeypatch.setattr(parts, "multiply_with_onednn", count)
     return calls

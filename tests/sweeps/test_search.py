@@ -80,21 +80,18 @@ def test_a_full_disk_leaves_half_a_line_of_the_journal(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "low", "high", "step"),
+    ("spec", "low", "high"),
     [
-        ({"min": 2.0, "max": 3.0}, 2, 3, None),
-        ({"distribution": "q_uniform", "min": 1, "max": 9.0, "q": 0.5}, 1, 9, 0.5),
-        ({"distribution": "log_uniform_values", "min": 1, "max": 9}, 1, 9, None),
-        ({"distribution": "q_log_uniform_values", "min": 8, "max": 512, "q": 8}, 8, 512, 8),
+        ({"min": 2.0, "max": 3.0}, 2, 3),
+        ({"distribution": "uniform", "min": 1, "max": 9}, 1, 9),
+        ({"distribution": "log_uniform_values", "min": 1, "max": 9}, 1, 9),
     ],
 )
-def test_distributions_of_numbers_stay_within_their_range(spec, low, high, step, tmp_path):
+def test_distributions_of_numbers_stay_within_their_range(spec, low, high, tmp_path):
     values = [each["x"] for each in propose(make_config(parameters={"x": spec}), tmp_path, 12)]
     assert all(low <= value <= high for value in values)
+    assert {type(value) for value in values} == {float}
     assert len(set(values)) > 2
-    if step:
-        assert all(value % step == 0 for value in values)
-        assert {type(value) for value in values} == {type(step)}
 
 
 @pytest.mark.parametrize(("goal", "good"), [("minimize", 1.0), ("maximize", 9.0)])
@@ -129,13 +126,13 @@ def test_hyperband_prunes_trials_worse_than_half_of_the_others(goal, good, tmp_p
         ({"parameters": {"x": {"valuess": [1]}}}, "parameters.x: invalid {'valuess': [1]}"),
         ({"parameters": {"x": {"min": "1e-4", "max": 1.0}}}, "1e-4 is a text, 1.0e-4 a number"),
         ({"parameters": {"x": {"distribution": "beta", "min": 2}}}, "parameters.x: invalid"),
-        ({"parameters": {"x": {"min": 2, "max": 1}}}, "x.min: invalid 2; expected at most max (1)"),
-        ({"parameters": {"x": LR | {"min": 0}}}, "x.min: invalid 0; expected above 0 for log_un"),
+        ({"parameters": {"x": {"min": 2, "max": 1}}}, "parameters.x: invalid {'max': 1, 'min': 2}"),
+        ({"parameters": {"x": LR | {"min": 0}}}, "parameters.x: invalid"),
         ({"parameters": {"x": {"parameters": {"lr": {"value": 1}}}}}, "parameters.x: invalid"),
         ({"method": "grid"}, "parameters.lr: invalid"),
         ({"early_terminate": {"type": "hyperband"}}, "early_terminate: invalid {'type'"),
         ({"early_terminate": {**BAND, "eta": 2.5}}, "early_terminate: invalid {'eta': 2.5"),
-        ({"early_terminate": {**BAND, "max_iter": 9, "s": 1, "eta": 0}}, "early_terminate: inv"),
+        ({"early_terminate": {**BAND, "s": 1}}, "early_terminate.s: unknown key"),
         ("method: [grid\n", "expected ',' or ']'"),
         ("[" * 100_000, "aliases and more than 100 levels"),
         ("", "file: invalid None; expected keys and values"),

@@ -64,9 +64,6 @@ KNOWN = "expected one that is logged: step, train/loss, val/bits_per_byte"
          "no trial has a value; the last: exit code 1: error: lr: invalid impossible", 3, {0}),
         (["--lr=0.3"], {"parameters": {"learnrate": {"values": [0.1, 0.2]}}},
          "no trial has a value; the last: exit code 1: error: unknown option", 2, {0}),
-        (SLOW, {"metric": {"name": "val/bits"}, "parameters": ONE},
-         f"no trial has a value; the last: metric.name: invalid val/bits; {KNOWN}",
-         1, range(1, 40)),
         (["--steps=9"], {"metric": {"name": "train/bits"}},
          # It may be logged late.
          f"no trial has a value; the last: metric.name: invalid train/bits; {KNOWN}", 3, {9}),

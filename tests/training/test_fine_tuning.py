@@ -54,15 +54,6 @@ def test_a_renamed_text_continues_its_run(accepted, run_folder, sizes, text_file
     assert last.saved["global_step"] == 6
 
 
-def test_a_moved_run_is_not_started_anew_in_its_old_place(refused, accepted, small, tmp_path):
-    accepted("fit", *small, f"--trainer.default_root_dir={tmp_path / 'old'}")
-    shutil.move(tmp_path / "old", tmp_path / "new")
-    config = tmp_path / "new" / "version_0" / "config.yaml"
-    code, line = refused("fit", f"--config={config}", "--resume=auto")
-    assert (code, line.endswith("give --trainer.default_root_dir new")) == (4, True), line
-    assert not (tmp_path / "old").exists()
-
-
 def test_a_larger_patience_continues_a_run_that_early_stopping_has_ended(accepted, small, tmp_path):
     stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/nats"]
     stopping += ["--trainer.callbacks.min_delta=9", "--trainer.val_check_interval=2"]

@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch import Callback, seed_everything
 
 from experiments.gpu.candidates import KERNELS, use_kernel
-from txl_lightning.training.callbacks.training_state import NonFiniteGuard
+from txl_lightning.training.training_state import NonFiniteGuard
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]
 

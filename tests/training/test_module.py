@@ -13,7 +13,7 @@ from txl_lightning import LanguageModel
 from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.runs.folder import KEY
-from txl_lightning.training.callbacks.training_state import TrainingStateCheckpoint
+from txl_lightning.training.training_state import TrainingStateCheckpoint
 
 
 def train_by_hand(model, data, steps: int) -> list[float]:

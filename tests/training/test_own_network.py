@@ -14,7 +14,8 @@ import txl_lightning
 from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig, imports
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.model import CachedReader, EvalLengths, make_reader
-from txl_lightning.model.contract import describe_config, join_rows, make_config
+from txl_lightning.model.config import describe_config, make_config
+from txl_lightning.model.contract import join_rows
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 from txl_lightning.training.optimizers import make_optimizer
 
@@ -125,18 +126,6 @@ def test_mixed_precision_trains_as_float32_does(fit_own):
     exact, mixed = (fit_own(precision=p, max_steps=8) for p in ("32-true", "bf16-mixed"))
     assert mixed.losses == pytest.approx(exact.losses, rel=2e-2)
     assert mixed.losses != exact.losses
-
-
-def test_memory_of_a_checkpoint_of_format_1_is_restored(fit, tmp_path):
-    path = tmp_path / "a.ckpt"
-    whole = fit(max_steps=6, save=(path, 3))
-    content = torch.load(path, weights_only=True)
-    state = content["txl_lightning"]
-    assert state["format"] == 2
-    tensors = state["memory"]
-    old = {"h": tensors["h_NBMD"], "filled": tensors["filled_B"]}
-    torch.save(content | {"txl_lightning": state | {"format": 1, "memory": old}}, path)
-    assert fit(max_steps=6, ckpt_path=path).continues(whole)
 
 
 def test_softmax_of_an_own_network_does_not_decay(net):

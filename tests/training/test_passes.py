@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
 from txl_lightning.data.stream import Stream
 from txl_lightning.data.tokens import Text, VarlenLengths
 from txl_lightning.training.options import let_passes_decide
-from txl_lightning.training.passes import check_epochs
 
 
 def run_fit(accepted, folder, *options):
@@ -141,42 +139,6 @@ def test_a_trainer_in_python_that_goes_by_epochs_is_refused(train, options, mess
 )
 def test_what_is_given_later_decides_between_steps_and_passes(configs, words, expected):
     assert ("--trainer.max_steps=-1" in let_passes_decide(words, configs)) is expected
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"min_epochs": 2}, "trainer.min_epochs: invalid 2; expected null; trainer.min_steps"),
-        ({"check_val_every_n_epoch": 1}, "trainer.check_val_every_n_epoch: invalid 1; expected nu"),
-        ({"reload_dataloaders_every_n_epochs": 1}, "trainer.reload_dataloaders_every_n_epochs: "),
-        (
-            {"callbacks": [Namespace(init_args=Namespace(every_n_epochs=2))]},
-            "trainer.callbacks.every_n_epochs: invalid 2; expected null; use every_n_train_steps",
-        ),
-        (
-            {"callbacks": Namespace(init_args=Namespace(save_on_train_epoch_end=True))},
-            "trainer.callbacks.save_on_train_epoch_end: invalid True",
-        ),
-        *(
-            ({"callbacks": Namespace(init_args=Namespace(**{name: value}))}, f"trainer.*{name}")
-            for name, value in (
-                ("interval", "epoch"),
-                ("logging_interval", "epoch"),
-                ("scheduling", {0: 4, 5: 2}),
-                ("prune_on_train_epoch_end", True),
-            )
-        ),
-    ],
-)
-def test_what_counts_epochs_and_has_no_meaning_is_refused(changes, message):
-    plain = {"min_epochs": None, "check_val_every_n_epoch": None, "callbacks": None}
-    plain |= {"reload_dataloaders_every_n_epochs": 0, "limit_train_batches": None}
-    plain |= {"overfit_batches": 0.0, "fast_dev_run": False}
-    check_epochs(Namespace(**plain))
-    # With an end, an epoch has its meaning.
-    check_epochs(Namespace(**plain | changes | {"limit_train_batches": 4}))
-    with pytest.raises(ValueError, match=f"^{message}"):
-        check_epochs(Namespace(**plain | changes))
 
 
 def test_passes_of_segments_of_varying_length_are_counted_exactly():

@@ -18,12 +18,11 @@ from txl_lightning.data.vocab import SubwordOptions, WordOptions
 from txl_lightning.evaluation.protocols import ProtocolOptions
 from txl_lightning.generation import Sampling
 from txl_lightning.model import EvalLengths
-from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO, CheckpointConfig
-from txl_lightning.training.callbacks.report import ReportConfig
-from txl_lightning.training.callbacks.time_budget import PlanConfig, TimeBudget
+from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO
+from txl_lightning.training.callbacks.time_budget import TimeBudget
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
-from txl_lightning.training.callbacks.wandb import WandbConfig
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
+from txl_lightning.training.options import CheckpointConfig, PlanConfig, ReportConfig, WandbConfig
 
 NET = TransformerXLConfig(
     d_embed=12, cutoffs=(3, 6), div_val=2, tie_projs=(True, False, True), n_layer=1, n_head=2,

@@ -5,10 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
-from txl_lightning.runs.folder import KEY
 from txl_lightning.runs.listing import load_run
 from txl_lightning.runs.metrics_table import read_metrics
 
@@ -25,15 +23,6 @@ def test_tokens_go_on_when_a_resumed_run_reads_other_segments_and_one_warning_sa
     with pytest.warns(match="reading from the start of the text") as warned:
         assert fit(data=data, max_steps=5, ckpt_path=path).model.tokens_seen == 3 * 32 + 2 * more
     assert len([each for each in warned if "reading from" in str(each.message)]) == 1
-
-
-def test_tokens_of_a_checkpoint_without_their_number_are_those_of_its_position(fit, tmp_path):
-    path = tmp_path / "a.ckpt"
-    fit(max_steps=3, save=(path, 3))
-    checkpoint = torch.load(path, weights_only=True)
-    assert checkpoint[KEY].pop("tokens") == 96
-    torch.save(checkpoint, path)
-    assert fit(max_steps=5, ckpt_path=path).model.tokens_seen == 160
 
 
 def test_another_text_and_vocabulary_of_a_checkpoint_are_one_warning(fit, tmp_path):

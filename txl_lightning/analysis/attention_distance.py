@@ -49,11 +49,13 @@ def measure_attention_distance(
     The text is read in whole segments, and queries are counted once the memory is full.
     """
     stream = Stream.from_tokens(tokens, batch_size, tgt_len)
-    n_warmup, n_whole = -(-model.config.mem_len // tgt_len), stream.n_target // tgt_len
+    n_warmup = -(-model.config.mem_len // tgt_len)
+    n_whole = stream.n_target // tgt_len
     least = batch_size * ((n_warmup + 1) * tgt_len + 1)
     expected = f"at least {least} for {batch_size} rows of {tgt_len} with a full memory"
     require(n_whole > n_warmup, "tokens", len(tokens), expected)
-    segments, memory = map(stream.segment, range(n_whole)), model.empty_memory(batch_size)
+    segments = map(stream.segment, range(n_whole))
+    memory = model.empty_memory(batch_size)
     return summarize_heads(sum_attention(model, segments, memory, n_warmup))
 
 

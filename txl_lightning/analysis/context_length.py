@@ -33,7 +33,9 @@ def compute_recl(
     gain too. `recl_net` is computed from gains minus control gains.
     """
     nats_CIP, control_CIP = (np.stack(list(each.values()), axis=1) for each in (nats, control))
-    short_CIP, recls, steps = nats_CIP[:-1], [], []
+    short_CIP = nats_CIP[:-1]
+    recls = []
+    steps = []
     for r in shares:
         gains_CI, control_gains_CI = (
             np.stack([compute_gain(*pair, r) for pair in zip(short_CIP, longer_CIP, strict=True)])
@@ -112,7 +114,8 @@ def score_context(
 
 def score_windows(model: Network, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
     """Return nats_P of each window's last token, predicted from the others."""
-    reader, window_PW = make_reader(model), window_PW.to(find_device(model))
+    reader = make_reader(model)
+    window_PW = window_PW.to(find_device(model))
     memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
     context = window_PW.size(1) - 1
     # The first segment is the short one, so that targets are at the end of a full one.

@@ -68,7 +68,8 @@ def score_memory_lens(
     advance: Callable[[int], object] = lambda _: None,
 ) -> dict[int, np.ndarray]:
     """Return nats_BGL by memory length, all of segments for which the longest memory is full."""
-    lengths, segments = sorted(set(mem_lens)), {"batch_size": batch_size, "tgt_len": tgt_len}
+    lengths = sorted(set(mem_lens))
+    segments = {"batch_size": batch_size, "tgt_len": tgt_len}
     n_warmup = count_warmup(len(tokens), lengths, **segments)
     nats = {}
     for mem_len in lengths:

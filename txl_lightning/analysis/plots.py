@@ -95,7 +95,8 @@ def plot_gains(steps: Rows, recls: Rows, path: Path, unit: str, threshold: float
 
     The dotted line is the threshold: RECL is where the gain falls below it.
     """
-    shares, recl = group_by(steps, "r"), {(row["model"], row["r"]): row for row in recls}
+    shares = group_by(steps, "r")
+    recl = {(row["model"], row["r"]): row for row in recls}
     lines = {}
     with open_figure(path, len(shares)) as panels:
         for axes, (r, rows) in zip(panels, shares.items(), strict=True):

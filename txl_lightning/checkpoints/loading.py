@@ -13,8 +13,9 @@ import torch
 
 from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, ClassError, DataError
-from ..files import load_yaml, name_in_utf8, sha256_file
-from ..model.contract import Network, NetworkConfig, describe_config, make_config
+from ..files import load_yaml, sha256_file
+from ..model.config import describe_config, make_config
+from ..model.contract import Network, NetworkConfig
 from ..runs import folder as runs
 from . import contents, saving
 
@@ -77,7 +78,8 @@ class LoadedCheckpoint:
 
     def build(self) -> tuple[Network, Vocabulary]:
         """Return the network in eval mode and the vocabulary; CheckpointError if it has none."""
-        model, vocab = self.build_network(), self.load_vocabulary()
+        model = self.build_network()
+        vocab = self.load_vocabulary()
         if vocab is None:
             raise CheckpointError(f"ckpt_path: {self.path} has no vocabulary; convert with --vocab")
         return model, vocab
@@ -91,7 +93,8 @@ class LoadedCheckpoint:
         # Here, because a network and its vocabulary need nothing of the text.
         from ..data.settings import DataConfig
 
-        state, settings = self.saved.get("CorpusDataModule"), load_data_settings(self.path)
+        state = self.saved.get("CorpusDataModule")
+        settings = load_data_settings(self.path)
         path = self.run_folder / runs.CONFIG
         if state is None or not settings:
             missing = f"no {path} names its training text"
@@ -161,8 +164,8 @@ def check_weights(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
 
 
 def load_file(path: Path) -> Any:
-    with contents.refuse_damaged(path, FOREIGN.format(path)), name_in_utf8(path) as name:
-        return torch.load(name, map_location="cpu", mmap=True, weights_only=True)
+    with contents.refuse_damaged(path, FOREIGN.format(path)):
+        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
@@ -187,7 +190,8 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
         paths = (folder / runs.CHECKPOINTS).glob("*.ckpt")
         listed = [(saving.load_previous_entries(path), path) for path in paths]
         claims = [(saving.find_newest_step(entries), path) for entries, path in listed]
-        best, best_step = None, -1
+        best = None
+        best_step = -1
         for claim, path in sorted(claims, reverse=True):
             # After a kill, a manifest may list more steps than its file has.
             if claim <= best_step:
@@ -201,7 +205,8 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
                 problems.append(str(error))
                 continue
             if entry["exact"] and entry["step"] > best_step:
-                best, best_step = (path, sha256), entry["step"]
+                best = (path, sha256)
+                best_step = entry["step"]
         if best is not None:
             return interpret_file(*best, load_file(best[0])), problems
     return None, problems
@@ -209,7 +214,8 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
 
 def load_folder(folder: Path) -> LoadedCheckpoint:
     """Load a folder that convert wrote; CheckpointError if a checksum in it does not match."""
-    path, weights = folder / runs.CONVERTED, folder / saving.WEIGHTS
+    path = folder / runs.CONVERTED
+    weights = folder / saving.WEIGHTS
     settings = contents.load_json(path)
     if runs.KEY not in settings:
         command = f"txl-lightning convert {folder} --out NEW"

@@ -71,7 +71,8 @@ class Mirror:
 
     def load_state(self, run: str, name: str) -> dict[str, Any]:
         """Return the step and the checksums of a state; CheckpointError if it is not whole."""
-        content, where = self.read(run, "states", name), f"{self.url}/{run}/states/{name}"
+        content = self.read(run, "states", name)
+        where = f"{self.url}/{run}/states/{name}"
         if not name.endswith(f"-{hash_name(content)}.json"):
             raise CheckpointError(f"{where}: damaged, or not written to its end")
         return parse_json(where, content, {"step": int, "files": {...: str}}, CheckpointError)
@@ -80,7 +81,8 @@ class Mirror:
         """Write the identity of a run; StorageError if another run has its number there."""
         if not (folder / IDENTITY).is_file():
             write_text(json.dumps({"id": uuid.uuid4().hex}), folder / IDENTITY)
-        own, run = (folder / IDENTITY).read_bytes(), folder.name
+        own = (folder / IDENTITY).read_bytes()
+        run = folder.name
         with self.explain_errors("written"):
             for part in ("files", "states") if hasattr(self.fs, "auto_mkdir") else ():
                 # Only on a disk: an object storage would make a bucket of a mistyped name.
@@ -104,7 +106,8 @@ class Mirror:
 
     def upload(self, folder: Path, step: int) -> None:
         """Write the files that are not there, then a state; keep this and the last one."""
-        run, files = folder.name, {}
+        run = folder.name
+        files = {}
         for name in FILES:
             if (path := folder / name).is_file():
                 files[name] = sha256_file(path)
@@ -112,7 +115,8 @@ class Mirror:
                 if not self.fs.exists(there) or self.fs.size(there) != path.stat().st_size:
                     self.fs.put_file(str(path), there)
         content = json.dumps({"step": step, "files": files}).encode()
-        states, used = self.list_names(run, "states"), {*files.values()}
+        states = self.list_names(run, "states")
+        used = {*files.values()}
         number = int(states[-1].partition("-")[0]) + 1 if states else 1
         state = f"{number:08}-{hash_name(content)}.json"
         self.fs.pipe_file(self.find(run, "states", state), content)
@@ -127,7 +131,8 @@ class Mirror:
     def fetch(self, run: str, files: dict[str, str], folder: Path) -> None:
         """Copy the files of a state into a folder; CheckpointError if one is missing or damaged."""
         for name, digest in files.items():
-            path, where = folder / name, f"{self.url}/{run}"
+            path = folder / name
+            where = f"{self.url}/{run}"
             if name not in FILES:
                 raise CheckpointError(f"{where}: a state names {name}, no file of a run")
             path.parent.mkdir(exist_ok=True)
@@ -144,7 +149,8 @@ def hash_name(content: bytes) -> str:
 def fetch_newer(url: str, root: Path) -> list[str]:
     """Fetch the newest whole state at a URL if it is ahead of the runs under a root, where a folder
     that is behind is renamed; return the problems of states that were passed over."""
-    mirror, problems = Mirror(url), []
+    mirror = Mirror(url)
+    problems = []
     with mirror.explain_errors("read"):
         runs = [name for name in mirror.list_names() if parse_number(name) >= 0]
         for run in sorted(runs, key=parse_number, reverse=True):

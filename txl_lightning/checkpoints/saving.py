@@ -23,7 +23,8 @@ import torch
 from .. import __version__, files
 from ..data.vocab import Vocabulary
 from ..errors import CheckpointError, require
-from ..model.contract import Network, describe_config
+from ..model.config import describe_config
+from ..model.contract import Network
 from ..runs.folder import CONVERTED, KEY, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
 from .contents import refuse_damaged, save_tensors
@@ -56,7 +57,8 @@ def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, metadata: Mapping
 
 def update_manifests(path: Path, entry: Manifest) -> None:
     """Write the manifest of the file that will replace `path`; keep the old file as PREVIOUS."""
-    before, copy = load_previous_entries(path), None
+    before = load_previous_entries(path)
+    copy = None
     is_whole = path.is_file() and path.stat().st_size in {e["bytes"] for e in before.values()}
     # A step saved twice, or a truncated file, must not replace the previous checkpoint.
     if path.name == LAST and is_whole and find_newest_step(before) != find_newest_step(entry):
@@ -138,7 +140,8 @@ def save_folder(model: Network, folder: Path, vocab: Vocabulary | None = None) -
     save_tensors(dict(model.named_parameters()), folder / WEIGHTS)
     if vocab is not None:
         files.write_text(vocab.to_json(), folder / VOCAB)
-    net, sha256 = describe_config(model.config), files.sha256_file(folder / WEIGHTS)
+    net = describe_config(model.config)
+    sha256 = files.sha256_file(folder / WEIGHTS)
     checksums = {"weights_sha256": sha256, "rest": hash_rest(folder, net)}
     # Written last, so that an interrupted export is not a valid folder.
     settings = {KEY: {"format": FOLDER_FORMAT} | checksums, "model_type": MODEL_TYPE, "net": net}

@@ -36,7 +36,8 @@ def write_card(folder: Path, name: str, to: str, facts: Mapping[str, str], shape
 def list_facts(
     model: TransformerXL, vocab: Vocabulary | None, source: LoadedCheckpoint | Path
 ) -> dict[str, str]:
-    config, size = model.config, sum(each.numel() for each in model.parameters())
+    config = model.config
+    size = sum(each.numel() for each in model.parameters())
     unit = "tokens, not in this folder" if vocab is None else f"{vocab.unit}s"
     return {
         "Parameters": f"{size:,}",
@@ -54,7 +55,9 @@ def describe_training(source: LoadedCheckpoint | Path) -> dict[str, str]:
     data = checkpoint.get("datamodule_hyper_parameters", {}).get("data", {})
     # Only names: paths of somebody's machine are private.
     names = [Path(part).name for part in str(data.get("corpus", "unknown")).split(", ")]
-    step, rows, tgt_len = checkpoint["global_step"], data.get("batch_size"), data.get("tgt_len")
+    step = checkpoint["global_step"]
+    rows = data.get("batch_size")
+    tgt_len = data.get("tgt_len")
     facts = {
         "Trained on": f"{', '.join(names)} (fingerprint {data.get('fingerprint', 'unknown')})",
         "Training": f"{step:,} steps of {rows} rows of {tgt_len} tokens",

@@ -14,7 +14,7 @@ from ..checkpoints import save_folder
 from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
 from ..files import explain_write_errors, flush_to_disk, local_path
-from ..model.contract import require_transformer_xl
+from ..model.config import require_transformer_xl
 from ..progress import show_progress
 from ..runs.folder import CONVERTED, find_checkpoint
 from .card import CARD, list_facts, write_card
@@ -69,8 +69,8 @@ def convert_command(
     if args is not None:
         # The original's network stores segment lengths; our folder does not.
         keywords = load_json(Path(args))
-        tgt_len, ext_len = keywords.get("tgt_len"), keywords.get("ext_len") or 0
-        print(f"it was made for --data.tgt_len {tgt_len} --data.ext_len {ext_len}")
+        ext_len = keywords.get("ext_len") or 0
+        print(f"it was made for --data.tgt_len {keywords.get('tgt_len')} --data.ext_len {ext_len}")
     target = shlex.join([f"YOUR_NAME/{folder.resolve().name}", str(folder)])
     print(f"to publish it, add a licence to {folder / CARD}, and: hf upload {target}")
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
-from ..data.eval_text import EvalText
 from ..data.settings import DataConfig, find_kind
+from ..data.store import EvalText
 from ..data.vocab import Vocabulary
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol

@@ -21,8 +21,7 @@ from ..checkpoints import load_checkpoint
 from ..errors import require_positive
 from ..files import local_path, write_text
 from ..model import EvalLengths, Memory, TransformerXL
-from ..model.config import ContextLengths
-from ..model.contract import require_transformer_xl
+from ..model.config import ContextLengths, require_transformer_xl
 from ..model.kernels import KERNELS
 from ..model.memory import count_filled
 from ..runs.folder import VOCAB
@@ -76,7 +75,8 @@ class TensorProgram(nn.Module):
 
     def __init__(self, net: TransformerXL, lengths: ContextLengths) -> None:
         super().__init__()
-        self.net, self.lengths = net.requires_grad_(False), lengths
+        self.net = net.requires_grad_(False)
+        self.lengths = lengths
         for layer in net.layers:
             # Of the fast kernels, the one that can be traced with sizes that vary.
             layer.attention.attend = KERNELS["sdpa"]
@@ -102,10 +102,11 @@ def export_program(
 ) -> ExportedProgram:
     """Return the network as a graph for any number of rows and tokens up to the limits."""
     require_positive(max_batch=max_batch, max_tgt_len=max_tgt_len, mem_len=lengths.mem_len)
-    rows, tokens = Dim("rows", min=1, max=max_batch), Dim("tokens", min=1, max=max_tgt_len)
-    rows, tokens = rows if max_batch > 1 else None, tokens if max_tgt_len > 1 else None
+    rows = Dim("rows", min=1, max=max_batch) if max_batch > 1 else None
+    tokens = Dim("tokens", min=1, max=max_tgt_len) if max_tgt_len > 1 else None
     # Sizes 0 and 1 would be taken for constants.
-    B, L = min(max_batch, 2), min(max_tgt_len, 3)
+    B = min(max_batch, 2)
+    L = min(max_tgt_len, 3)
     memory_NBMD = torch.zeros(net.config.n_layer, B, lengths.mem_len, net.config.d_model)
     example = torch.zeros(B, L, dtype=torch.long), memory_NBMD, torch.zeros(B, dtype=torch.long)
     shapes = {0: rows, 1: tokens}, {1: rows}, {0: rows}

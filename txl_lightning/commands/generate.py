@@ -158,7 +158,8 @@ class Printer:
         stream: TextIO | None = None,
         prompts: Sequence[Any] | None = None,
     ) -> None:
-        self.state, self.stream = state, stream
+        self.state = state
+        self.stream = stream
         ids_B = [state.row_tokens(row).tolist() for row in range(len(state.length_B))]
         self.streams = [generation.StreamingDetokenizer(vocab, ids, stop) for ids in ids_B]
         self.texts = [""] * len(ids_B)
@@ -212,7 +213,8 @@ def print_steps(
     out_ids: Path | None = None,
 ) -> None:
     """Print each step and save the new ids, also after a signal."""
-    stopped, n_before = None, len(printer.state)
+    stopped = None
+    n_before = len(printer.state)
     try:
         for state in steps:
             # Otherwise the file could have a token that was not printed.

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
-from ..data.documents import SPLITS
 from ..data.id_files import open_array
 from ..data.settings import DataConfig
 from ..data.store import Store
-from ..data.user_files import find_slices
+from ..data.text_files import SPLITS, find_slices
 from ..data.vocab import Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..files import check_file_writable, check_folder_writable

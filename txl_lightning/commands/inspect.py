@@ -10,7 +10,8 @@ from ..analysis import loss_by_position, plots
 from ..analysis.attention_distance import measure_attention_distance
 from ..errors import require_positive
 from ..machine import describe_environment
-from ..model.contract import find_device, is_transformer_xl
+from ..model import find_device
+from ..model.config import is_transformer_xl
 from ..progress import show_progress
 from ..tables import Rows, write_table
 from .inputs import Device, load_model, make_output_folder, read_ids, share_unknown
@@ -68,7 +69,8 @@ def inspect_command(
 def write_results(
     folder: Path, nats: dict[int, np.ndarray], attention: Rows, origin: dict[str, Any]
 ) -> None:
-    unit, trained = origin["unit"], origin["trained_mem_len"]
+    unit = origin["unit"]
+    trained = origin["trained_mem_len"]
     memory = loss_by_position.average_by_memory_len(nats)
     shown = {length: nats[length] for length in sorted({0, trained})}
     positions = loss_by_position.average_by_position(shown)

@@ -1,16 +1,14 @@
 """prepare: download and encode a corpus, or your text."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..data.corpora import CORPORA
-from ..data.documents import SPLITS
 from ..data.recipe import prepare_folder
 from ..data.settings import DataConfig, find_kind
 from ..data.store import Store
 from ..data.tasks import TASKS
-from ..data.workers import Workers, map_in_processes, map_on_ray
+from ..data.text_files import SPLITS
 from ..errors import DataError, require
 from ..files import check_folder_writable
 
@@ -19,8 +17,7 @@ def prepare_command(
     name: str,
     out: str | None = None,
     check: bool = False,
-    workers: int = 1,
-    ray: str | None = None,
+    workers: int | str = 1,
     **text: Any,
 ) -> None:
     """Download and encode a corpus, or encode your own text; print its folder and its size.
@@ -29,9 +26,8 @@ def prepare_command(
         name: A corpus, or the path of your own text: a file, or a folder or tar of documents; or of
             ids (.npy, .bin, .ds); or of a store to be checked.
         out: Folder for a store that needs no text, for data.store; left out, in the data directory.
-        workers: Processes that encode it.
-        ray: Address of a Ray cluster that encodes it (auto for that of this machine); all nodes
-            must have the text and the folder.
+        workers: Processes that encode it, or the address of a Ray cluster (ray://HOST:10001, or
+            auto), whose nodes all have the text and the folder.
         check: Verify the checksums of a prepared text, and encode it again if it is damaged.
         **text: Settings of fit, there with the prefix data.
     """
@@ -45,21 +41,14 @@ def prepare_command(
     named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: name}
     corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
     config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
-    encode = pick_workers(workers, ray)
+    is_valid = workers > 0 if isinstance(workers, int) else bool(workers)
+    require(is_valid, "workers", workers, "a number above 0, or the address of a Ray cluster")
     if out is None:
-        print_store(name, config.open_text(check, encode))
+        print_store(name, config.open_text(check, workers))
         return
     require(kind != "store", "out", out, "null with a store; copy its folder")
     check_folder_writable("out", Path(out).parent)
-    print_store(name, prepare_folder(config.make_recipe(), Path(out), config.data_folder, encode))
-
-
-def pick_workers(n_worker: int, ray: str | None) -> Workers:
-    require(n_worker > 0, "workers", n_worker, "a number above 0")
-    if ray is not None:
-        require(n_worker == 1, "workers", n_worker, "1 with ray, whose nodes are the workers")
-        return partial(map_on_ray, address=ray)
-    return map if n_worker == 1 else partial(map_in_processes, n_worker=n_worker)
+    print_store(name, prepare_folder(config.make_recipe(), Path(out), config.data_folder, workers))
 
 
 def print_store(name: str, store: Store) -> None:

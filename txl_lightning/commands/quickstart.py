@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 PROMPT_LEN = 300  # tokens of the test text before the sample, which fill the memory as in training
 SECONDS = 50  # for the test text, twice; a slow machine scores the beginnings of its rows
-ORDER, PPMD_BYTES = 16, 1 << 30
+ORDER = 16
+PPMD_BYTES = 1 << 30
 LONGEST = 4_000_000  # most tokens of the training text that PPMd reads
 
 
@@ -47,9 +48,11 @@ def quickstart_command(config: str = "quickstart") -> None:
     require(path.is_file(), "config", config, "a file, or a name that txl-lightning configs lists")
     began = time.perf_counter()
     trainer = run_trainer(["fit", f"--config={path}", *choose_precision(path)])
-    minutes, folder = (time.perf_counter() - began) / 60, run_folder(trainer)
+    minutes = (time.perf_counter() - began) / 60
+    folder = run_folder(trainer)
     print(f"\ntrained for {minutes:.1f} minutes; on one page: {folder / 'report.html'}\n")
-    data, model = trainer.datamodule, trainer.lightning_module.net
+    data = trainer.datamodule
+    model = trainer.lightning_module.net
     measure_memory(data, model)
     measure_adaptation(data, model)
     print_sample(data, model)
@@ -72,7 +75,9 @@ def measure_memory(
     data: "CorpusDataModule", model: TransformerXL, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Print bits per byte of the test text with twice the trained memory, with it, and without."""
-    ids, trained, size = data.store.ids("test"), model.config.mem_len, data.bytes_per_token("test")
+    ids = data.store.ids("test")
+    trained = model.config.mem_len
+    size = data.bytes_per_token("test")
     notes = {2 * trained: "", trained: ", as trained", 0: ", the same network without its memory"}
     shape = {"batch_size": data.config.eval_batch_size, "tgt_len": data.config.eval_tgt_len}
     ways = [Protocol(mem_len=mem_len, drop_last=True, **shape) for mem_len in notes]
@@ -91,7 +96,8 @@ def measure_adaptation(
     data: "CorpusDataModule", model: TransformerXL, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Print bits per byte of the test text in one row, without and with adaptation, and PPMd's."""
-    ids, size = data.store.ids("test"), data.bytes_per_token("test")
+    ids = data.store.ids("test")
+    size = data.bytes_per_token("test")
     static = Protocol(tgt_len=data.config.eval_tgt_len)
     adapted = replace(static, cache_len=CACHE_LEN, rate=0.1)
     n_scored, nats = score_in_turns(model, Text(ids), [static, adapted], SECONDS, clock)
@@ -102,7 +108,8 @@ def measure_adaptation(
     with suppress(ModuleNotFoundError):
         texts = (data.store.ids("train")[-LONGEST:], ids[: n_scored + 1])
         before, text = (data.vocab.decode(part.tolist()).encode() for part in texts)
-        alone, after = compress_with_ppmd(b"", text), compress_with_ppmd(before, text)
+        alone = compress_with_ppmd(b"", text)
+        after = compress_with_ppmd(before, text)
         print(f"  PPMd           {alone:.3f} bits per byte, {after:.3f} after the training text")
 
 

@@ -84,10 +84,13 @@ def score_models(
 
     Contexts are read whole, or in the segments of the checkpoints in `trained`.
     """
-    nats, control = {}, {}
+    nats = {}
+    control = {}
     with show_progress("recl", len(models) * len(contexts), in_bytes=False) as advance:
         for (name, model), each in zip_longest(models.items(), trained):
-            mem_len, rows, control_rows = model.config.mem_len, [], []
+            mem_len = model.config.mem_len
+            rows = []
+            control_rows = []
             segments = {"tgt_len": each.tgt_len, "mem_len": mem_len} if each else {}
             for shorter, context in pairwise([0, *contexts]):
                 targets = model, tokens, place_P, context
@@ -97,7 +100,8 @@ def score_models(
                 means = f"{rows[-1].mean():.4f}  unrelated {control_rows[-1].mean():.4f}"
                 print(f"{name}  {context:6,}  {means}", flush=True)
                 advance(1)
-            nats[name], control[name] = np.stack(rows), np.stack(control_rows[1:])
+            nats[name] = np.stack(rows)
+            control[name] = np.stack(control_rows[1:])
     return nats, control
 
 

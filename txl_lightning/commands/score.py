@@ -76,7 +76,8 @@ class CandidateList:
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        n_candidate, scores = len(self.candidates), self.scores
+        n_candidate = len(self.candidates)
+        scores = self.scores
         require(n_candidate > 0, "candidates", "none", "at least one")
         is_each = scores is None or (len(scores) == n_candidate and all(map(math.isfinite, scores)))
         require(is_each, "scores", scores, f"{n_candidate} numbers, one for each candidate")
@@ -100,7 +101,8 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
     """
     if candidates is None:
         raise ValueError("--candidates is missing; expected a .jsonl file")
-    settings, path = ScoreOptions(**options), Path(candidates)
+    settings = ScoreOptions(**options)
+    path = Path(candidates)
     require(path.suffix == ".jsonl", "candidates", candidates, "a .jsonl file")
     how = settings.device, settings.weights, bool(settings.rate)
     _, model, vocab = load_model(ckpt_path, *how)
@@ -161,7 +163,9 @@ def score_list(
 
 def sum_words(text: StreamingDetokenizer, ids_L: Tensor, nats_L: Tensor) -> list[tuple[str, float]]:
     """Return each word, which begins with the space before it, and its nats."""
-    pieces, words, nats = [text.push(index) for index in ids_L.tolist()], [], 0.0
+    pieces = [text.push(index) for index in ids_L.tolist()]
+    words = []
+    nats = 0.0
     # The last bytes of an incomplete character become text at the end.
     for piece, value in zip([*pieces, text.flush()], [*nats_L.tolist(), 0.0], strict=True):
         nats += value

@@ -98,7 +98,8 @@ def config_from_original(
     theirs = fill_settings(args, DEFAULTS, SAME_NAME)
     if missing := [key for key in REQUIRED if key not in theirs]:
         raise ValueError(f"args: {', '.join(missing)} missing; expected the constructor's keywords")
-    kind, n_projs = theirs["attn_type"], len(theirs["cutoffs"]) + 1
+    kind = theirs["attn_type"]
+    n_projs = len(theirs["cutoffs"]) + 1
     require(kind in range(4), "attn_type", kind, "0, 1, 2 or 3")
     # With absolute positions, the original does not normalize queries.
     norm = "pre" if kind in (0, 1) else "pre_kv"
@@ -120,7 +121,8 @@ def fill_settings(
     """Return settings of the types of their defaults; null or missing ones get the default."""
     settings = {key: value for key, value in theirs.items() if value is not None}
     for key in settings.keys() & {*defaults, *numbers}:
-        default_kind, value = type(defaults.get(key, 0)), settings[key]
+        default_kind = type(defaults.get(key, 0))
+        value = settings[key]
         expected, kind = KINDS[default_kind]
         require(isinstance(value, kind), key, repr(value), expected)
         # For example 1 for true, or 512.0 for 512.
@@ -130,7 +132,8 @@ def fill_settings(
 
 def find_greatest_distance(theirs: Mapping[str, Any], table_NC: Tensor | None) -> int | None:
     """Return our clamp_len; a table of learned positions begins with distance 0."""
-    clamp_len, kind = theirs["clamp_len"], theirs["attn_type"]
+    clamp_len = theirs["clamp_len"]
+    kind = theirs["attn_type"]
     if kind in (0, 2):
         return clamp_len if clamp_len > 0 else None
     n_row = theirs["tgt_len"] + theirs["ext_len"] + theirs["mem_len"]

@@ -7,31 +7,44 @@ import shutil
 import sysconfig
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..errors import DataError
-from ..files import explain_write_errors, replace_file
-from .documents import (
+from ..files import cache_result, explain_write_errors, replace_file
+from .text_files import (
     SPLITS,
     DocumentUnit,
-    RemoteFile,
     Splits,
-    cache_result,
     cut_slice,
     split_by_fractions,
     verify_file,
     whole_file,
 )
-from .vocab import WordOptions
+from .vocab.words import WordOptions
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 WIKIPEDIA_CUTS = (0, 90_000_000, 95_000_000, 100_000_000)
 
 Cut = Callable[[list[Path], Sequence[float]], Splits]  # from paths and the user's fractions
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file on a server, with its size and its checksum ("sha256:...")."""
+
+    url: str
+    n_byte: int
+    checksum: str
+    # Files extracted from it, with their checksums; None if none is published.
+    members: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return Path(self.url).name
 
 
 @dataclass(frozen=True)
@@ -70,11 +83,12 @@ def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads:
     # requests is slow to import, and existing files need no network.
     from .download import download_file
 
+    source = remote.url, remote.n_byte, remote.checksum
     if not remote.members:
-        download_file(remote, missing[remote.name])
+        download_file(missing[remote.name], *source)
         return
     try:
-        archive = download_file(remote, downloads / remote.name)
+        archive = download_file(downloads / remote.name, *source)
     except DataError as error:
         target = next(iter(missing.values()))
         raise DataError(f"{target}: missing; put it there, or its archive: {error}") from error

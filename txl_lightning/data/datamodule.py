@@ -16,8 +16,8 @@ from .settings import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader
 from .tasks import TaskStore
+from .text_files import save_texts
 from .tokens import SHORTEST, FixedLengths, VarlenLengths, make_order
-from .user_files import save_texts
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")
@@ -158,7 +158,8 @@ class CorpusDataModule(LightningDataModule):
         self.save_hyperparameters({"data": data | self._select_settings(names)})
 
     def train_dataloader(self) -> TrainingLoader:
-        config, tokens = self.config, self.store.text("train")
+        config = self.config
+        tokens = self.store.text("train")
         if self.store.example_len:
             reason = "for a task, whose examples are drawn at random"
             for name, only in IN_ORDER.items():
@@ -231,7 +232,8 @@ class CorpusDataModule(LightningDataModule):
         return self._make_stream(split, config.eval_batch_size, 1, fix, **how)
 
     def _make_stream(self, split: str, n_row: int, tgt_len: int, fix: str, **how: Any) -> Stream:
-        trainer, tokens = self.trainer, self.store.text(split)
+        trainer = self.trainer
+        tokens = self.store.text(split)
         rank, n_rank = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         expected = f"a multiple of {n_rank}, the number of devices"
         require(n_row % n_rank == 0, "data.batch_size, data.eval_batch_size", n_row, expected)

@@ -9,7 +9,7 @@ from filelock import FileLock
 from ..errors import DataError, print_notice
 from ..files import explain_write_errors
 from ..progress import show_progress
-from .documents import RemoteFile, find_difference, verify_file
+from .text_files import find_difference, verify_file
 
 CHUNK = 1 << 16
 DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt
@@ -21,8 +21,8 @@ TEMPORARY = (408, PAST_THE_END, 429)
 BROKEN = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 
 
-def download_file(remote: RemoteFile, target: Path) -> Path:
-    """Return `target`, downloaded unless it exists.
+def download_file(target: Path, url: str, n_byte: int, checksum: str) -> Path:
+    """Return `target`, downloaded from a URL unless it exists.
 
     Received data is stored in `<target>.part`, which the next attempt and the next run continue.
     Of several processes one downloads and the others wait. DataError if it cannot be downloaded,
@@ -33,52 +33,53 @@ def download_file(remote: RemoteFile, target: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{target}.lock"):
                 if not target.exists():
-                    return _download_missing(remote, target)
-    verify_file(target, remote.checksum)
+                    return _download_missing(target, url, n_byte, checksum)
+    verify_file(target, checksum)
     return target
 
 
-def _download_missing(remote: RemoteFile, target: Path) -> Path:
+def _download_missing(target: Path, url: str, n_byte: int, checksum: str) -> Path:
     part = target.with_name(f"{target.name}.part")
-    if part.exists() and part.stat().st_size > remote.n_byte:
+    if part.exists() and part.stat().st_size > n_byte:
         part.unlink()
-    print_notice(f"downloading {remote.url} to {target}")
-    missing, advice = f"{target}: missing, and {remote.url}", "put the file there yourself"
+    print_notice(f"downloading {url} to {target}")
+    missing = f"{target}: missing, and {url}"
+    advice = "put the file there yourself"
     try:
-        _retry_download(remote, part)
+        _retry_download(url, n_byte, part)
     except requests.RequestException as error:
         reason = _describe_error(error)
         raise DataError(f"{missing} cannot be read ({reason}); {advice}") from error
-    if difference := find_difference(part, remote.checksum):
+    if difference := find_difference(part, checksum):
         wrong = part.replace(target.with_name(f"{target.name}.wrong"))
         problem = f"is a wrong file ({difference}; kept as {wrong})"
         raise DataError(f"{missing} {problem}; {advice}")
     part.replace(target)
-    print_notice(f"downloaded {target} ({remote.n_byte:,} bytes)")
+    print_notice(f"downloaded {target} ({n_byte:,} bytes)")
     return target
 
 
-def _retry_download(remote: RemoteFile, part: Path) -> None:
+def _retry_download(url: str, n_byte: int, part: Path) -> None:
     """Retry until the file is complete; raise the error of the last attempt."""
     for delay in (*DELAYS, None):
         try:
-            return _append_rest(remote, part)
+            return _append_rest(url, n_byte, part)
         except requests.RequestException as error:
             code = error.response.status_code if isinstance(error, requests.HTTPError) else 0
             is_temporary = code in TEMPORARY or code >= 500 or isinstance(error, BROKEN)
             if delay is None or not is_temporary:
                 raise
-            print_notice(f"{remote.url}: {_describe_error(error)}; again in {delay:g} s")
+            print_notice(f"{url}: {_describe_error(error)}; again in {delay:g} s")
         time.sleep(delay)
 
 
-def _append_rest(remote: RemoteFile, part: Path) -> None:
+def _append_rest(url: str, n_byte: int, part: Path) -> None:
     with part.open("ab") as file:
         start = file.tell()
-        if start == remote.n_byte:
+        if start == n_byte:
             return
         headers = HEADERS | ({"Range": f"bytes={start}-"} if start else {})
-        with requests.get(remote.url, headers=headers, timeout=TIMEOUT, stream=True) as response:
+        with requests.get(url, headers=headers, timeout=TIMEOUT, stream=True) as response:
             extent = response.headers.get("Content-Range", "")
             if not extent.startswith(f"bytes {start}-"):
                 if response.ok or response.status_code == PAST_THE_END:
@@ -86,10 +87,10 @@ def _append_rest(remote: RemoteFile, part: Path) -> None:
                 if response.status_code == requests.codes.partial_content:
                     raise requests.ConnectionError(f"unexpected range {extent!r} from the server")
             response.raise_for_status()
-            end = start + int(response.headers.get("Content-Length", remote.n_byte - start))
+            end = start + int(response.headers.get("Content-Length", n_byte - start))
             # Some servers declare a .gz as an encoding; decoded, it would be a different file.
             response.raw.headers.discard("Content-Encoding")
-            with show_progress(part.stem, remote.n_byte) as advance:
+            with show_progress(part.stem, n_byte) as advance:
                 advance(start)
                 for chunk in response.iter_content(CHUNK):
                     start += file.write(chunk)

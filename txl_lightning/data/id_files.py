@@ -4,21 +4,19 @@ Ids are read as they are; a document begins where an index or an array of positi
 a separator.
 """
 
-import re
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy import ndarray
 
-from ..errors import DataError, convert_fields, print_notice, require_at_least
-from .documents import SPLITS
-from .user_files import SUFFIXES, group_by_split, list_files
-from .vocab import Vocabulary
-from .vocab.base import Piece
+from ..errors import DataError, convert_fields, require_at_least
+from .text_files import SPLITS, SUFFIXES
+from .vocab.base import Piece, Vocabulary
 
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
 IDS = "ids"  # name of the vocabulary of ids without text
@@ -105,84 +103,48 @@ class IdSlice:
                 raise DataError(f"{self.path}: invalid id {wrong:,}; {known}")
             yield ids, self.find_starts(low, high) - low
 
-    def cut_at(self, position: int) -> "tuple[IdSlice, IdSlice]":
+    def cut_at(self, position: int) -> tuple[IdSlice, IdSlice]:
         """Cut it at a position in the file, or at the next document."""
-        if self.has_documents:
+        position = max(position, self.low)
+        if self.has_documents and position > self.low:
             found = (self.find_starts(*window) for window in self.list_windows(position))
             position = next((int(starts[0]) for starts in found if len(starts)), self.high)
         return replace(self, high=position), replace(self, low=position)
 
 
-IdSplits = dict[str, list[IdSlice]]  # ids of train, val and test
-
-
 def split_id_files(
-    paths: Sequence[Path], options: IdOptions, fractions: Sequence[float], data_dir: Path
-) -> IdSplits:
-    """Return the ids of one file or folder, or of three for train, val and test.
-
-    In a folder, the names of files may give the splits; otherwise one text is cut by `fractions`.
-    """
+    paths: Sequence[Path], options: IdOptions, fractions: Sequence[float]
+) -> dict[str, list[IdSlice]]:
+    """Return the ids of three files for train, val and test, or of one, cut by `fractions` between
+    documents, if these are known."""
     given = [options.starts] if isinstance(options.starts, str) else options.starts or []
     if len(paths) not in (1, len(SPLITS)) or len(given) not in (0, len(paths)):
         expected = "expected one, or three: train, val and test; data.id_options.starts as many"
         raise DataError(f"data.ids: invalid number of files {len(paths)}; {expected}")
     starts = [Path(path).expanduser() for path in given] or [None] * len(paths)
     try:
-        found = [find_ids(*pair, options, data_dir) for pair in zip(paths, starts, strict=True)]
+        parts = [open_ids(*pair, options) for pair in zip(paths, starts, strict=True)]
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    texts = [[*chain(*files.values())] for files in found]
-    if len(paths) == len(SPLITS):
-        return dict(zip(SPLITS, texts, strict=True))
-    splits = group_by_split(paths[0], found[0], list_words, ("train", "val"))
-    if splits and not splits["test"]:
-        halves = cut_ids(splits["val"], (0.5, 0.5, 0.0))
-        splits |= {"val": halves["train"], "test": halves["val"]}
-        print_notice(f"warning: {paths[0]}: no file is named test; it is the second half of val")
-    return splits or cut_ids(texts[0], fractions)
-
-
-def list_words(name: str) -> list[str]:
-    return re.split("[^a-z]+", name.lower())
-
-
-def find_ids(
-    path: Path, starts: Path | None, options: IdOptions, data_dir: Path
-) -> dict[str, list[IdSlice]]:
-    """Return a file of ids, or those of a folder, by name; DataError if there are none."""
-    if path.is_dir() and starts is not None:
-        raise DataError(f"data.id_options.starts: invalid {starts}; expected null with a folder")
-    files = {n: file for n, file in list_files(path, data_dir).items() if file.suffix in SUFFIXES}
-    if not files:
-        raise DataError(f"data.ids: invalid {path}; expected files {', '.join(SUFFIXES)}")
-    slices = {name: open_ids(each, starts, options) for name, each in files.items()}
-    return {name: [part] for name, part in slices.items() if part.n_byte}
-
-
-def cut_ids(slices: Sequence[IdSlice], fractions: Sequence[float]) -> IdSplits:
-    """Cut ids by fractions, between documents if these are known."""
-    total, rest, n_taken, splits = sum(part.n_byte for part in slices), [*slices], 0, {}
-    for split, end in zip(SPLITS, (fractions[0], 1 - fractions[2], 1), strict=True):
-        splits[split] = taken = []
-        while rest and n_taken + rest[0].n_byte <= end * total:
-            taken.append(rest.pop(0))
-            n_taken += taken[-1].n_byte
-        if rest and n_taken < end * total:
-            share = (end * total - n_taken) / rest[0].n_byte
-            n_id = rest[0].high - rest[0].low
-            head, rest[0] = rest[0].cut_at(rest[0].low + int(share * n_id))
-            taken.append(head)
-            n_taken += head.n_byte
-    return {split: [part for part in parts if part.n_byte] for split, parts in splits.items()}
+    if len(parts) == 1:
+        [part] = parts
+        train, rest = part.cut_at(int(fractions[0] * part.high))
+        parts = [train, *rest.cut_at(int((1 - fractions[2]) * part.high))]
+    return {name: [part] * (part.n_byte > 0) for name, part in zip(SPLITS, parts, strict=True)}
 
 
 def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     """Return the ids of a file; DataError if it is truncated or its index does not fit it."""
-    n_byte, offset, positions = path.stat().st_size, 0, NO_STARTS
+    if path.suffix not in SUFFIXES:
+        raise DataError(f"data.ids: invalid {path}; expected a file {', '.join(SUFFIXES)}")
+    n_byte = path.stat().st_size
+    offset = 0
+    positions = NO_STARTS
     if path.suffix == ".npy":
         array = open_array(path)
-        dtype, offset, n_id = array.dtype, array.offset, len(array)
+        dtype = array.dtype
+        offset = array.offset
+        n_id = len(array)
     else:
         dtype, n_id, positions = read_layout(path, options)
         if n_byte != n_id * dtype.itemsize:
@@ -199,7 +161,8 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
 
 def read_layout(path: Path, options: IdOptions) -> tuple[np.dtype, int, ndarray]:
     """Return the type and number of ids in a .bin or .ds, and the positions of documents."""
-    n_byte, index = path.stat().st_size, path.with_suffix(".idx")
+    n_byte = path.stat().st_size
+    index = path.with_suffix(".idx")
     if path.suffix == ".ds":
         ends = np.fromfile(path.with_name(f"{path.name}.index"), "<u8").astype(np.int64)
         n_id = int(ends[-1]) if len(ends) else 0
@@ -225,12 +188,15 @@ def open_array(path: Path) -> np.memmap:
 def load_megatron_index(path: Path) -> tuple[np.dtype, int, ndarray]:
     """Return the type and number of ids in Megatron's .bin, and the positions of documents."""
     raw = np.fromfile(path, np.uint8)
-    code, sizes = int(raw[17]) if len(raw) >= 34 else 0, raw[18:34].view("<u8")
+    code = int(raw[17]) if len(raw) >= 34 else 0
+    sizes = raw[18:34].view("<u8")
     n_byte = 34 + 12 * int(sizes[0]) + 8 * int(sizes[1]) if code else 0
     if raw[:9].tobytes() != MEGATRON or code not in MEGATRON_TYPES or len(raw) < n_byte:
         raise DataError(f"{path}: damaged, or not an index of Megatron with whole numbers")
-    n_sequence, dtype = int(sizes[0]), np.dtype(MEGATRON_TYPES[code])
-    lengths, rest = raw[34 : 34 + 4 * n_sequence].view("<i4"), raw[34 + 4 * n_sequence : n_byte]
+    n_sequence = int(sizes[0])
+    dtype = np.dtype(MEGATRON_TYPES[code])
+    lengths = raw[34 : 34 + 4 * n_sequence].view("<i4")
+    rest = raw[34 + 4 * n_sequence : n_byte]
     pointers, documents = np.split(rest.view("<i8"), [n_sequence])
     if len(documents) and (min(documents) < 0 or max(documents) > n_sequence):
         raise DataError(f"{path}: damaged: a document begins after its {n_sequence:,} sequences")

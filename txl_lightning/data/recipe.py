@@ -1,11 +1,16 @@
-"""What the tokens of a text depend on; its store is made once, where all texts are or elsewhere."""
+"""What the tokens of a text depend on, and how it is encoded, once, into a store."""
 
 import hashlib
 import json
+import multiprocessing
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +18,25 @@ import numpy as np
 
 from .. import files
 from ..errors import DataError, StorageError, print_notice, require
+from ..files import cache_result
+from ..imports import ALLOWED, allow_imports
 from ..progress import Advance, show_progress
-from .documents import SPLITS, DocumentUnit, FileSlice, cache_result
 from .id_files import IDS, IdOptions, IdSlice
-from .store import Store, build_store, encode_slices
-from .vocab import BUILT_IN, SubwordOptions, WordOptions, build_vocabulary
-from .vocab.base import Ids, Piece, Vocabulary
-from .workers import Workers
+from .store import Store, build_store
+from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
+from .vocab.base import BUILT_IN, Ids, Piece, Vocabulary, build_vocabulary, load_vocabulary
+from .vocab.subwords import SubwordOptions
+from .vocab.words import WordOptions
 
 VERSION = 7  # version of the files of a store
 LARGE = 10_000_000  # bytes of text from which a message is printed, because encoding takes long
+PIECE = 8 << 20  # bytes of text that are encoded at once, by one process
+SHORT = 100_000  # bytes of documents that are encoded in batches
+LINE = re.compile(rb"\S\n(?=\S)")
+
+
+Workers = int | str
+"""Processes on this machine, or the address of a Ray cluster."""
 
 
 @dataclass(frozen=True)
@@ -92,25 +106,12 @@ class Recipe:
         if total > LARGE and not sys.stderr.isatty():
             print_notice(f"encoding {total:,} bytes")
         with show_progress("encoding", total) as advance:
-            how = (folder, vocab, workers, advance)
-            pieces = {split: self.encode(self.splits[split], *how) for split in SPLITS}
+            if self.id_options:
+                pieces = {name: read_ids(self.splits[name], vocab, advance) for name in SPLITS}
+            else:
+                how = folder / "vocab.json", self.document_unit, workers, advance
+                pieces = {name: encode_slices(self.splits[name], *how) for name in SPLITS}
             build_store(folder, pieces, vocab, description)
-
-    def encode(
-        self,
-        slices: Sequence[Any],
-        folder: Path,
-        vocab: Vocabulary,
-        workers: Workers,
-        advance: Advance,
-    ) -> Iterator[Piece]:
-        """Yield the ids of slices, and where documents begin; the vocabulary is in the folder."""
-        if not self.id_options:
-            yield from encode_slices(folder, slices, self.document_unit, workers, advance)
-        for part in slices if self.id_options else ():
-            for ids, starts in part.read_pieces(vocab):
-                yield ids, starts
-                advance(ids.nbytes)
 
 
 def hash_chunks(chunks: Iterable[bytes | np.ndarray]) -> str:
@@ -121,7 +122,7 @@ def hash_chunks(chunks: Iterable[bytes | np.ndarray]) -> str:
 
 
 def prepare_text(
-    recipe: Recipe, data_dir: Path, whole: bool = False, workers: Workers = map
+    recipe: Recipe, data_dir: Path, whole: bool = False, workers: Workers = 1
 ) -> Store:
     """Return the store of a text under `data_dir`, built if absent or damaged; `whole` compares all
     files with their checksums."""
@@ -141,7 +142,7 @@ def prepare_text(
     return Store(folder, data_dir)
 
 
-def prepare_folder(recipe: Recipe, folder: Path, data_dir: Path, workers: Workers = map) -> Store:
+def prepare_folder(recipe: Recipe, folder: Path, data_dir: Path, workers: Workers = 1) -> Store:
     """Return the store of a text in a folder of its own, built if absent."""
     description = recipe.describe(data_dir)
     files.create_folder(folder, partial(recipe.build, description=description, workers=workers))
@@ -151,3 +152,137 @@ def prepare_folder(recipe: Recipe, folder: Path, data_dir: Path, workers: Worker
     expected = "a new folder, or a store of the same text"
     require(same.items() <= description.items(), "out", folder, expected)
     return store
+
+
+def read_ids(slices: Sequence[IdSlice], vocab: Vocabulary, advance: Advance) -> Iterator[Piece]:
+    """Yield the ids of files of ids, and where documents begin."""
+    for part in slices:
+        for ids, starts in part.read_pieces(vocab):
+            yield ids, starts
+            advance(ids.nbytes)
+
+
+def encode_slices(
+    slices: Sequence[FileSlice],
+    vocab_path: Path,
+    unit: DocumentUnit | None,
+    workers: Workers,
+    advance: Advance,
+) -> Iterator[Piece]:
+    """Yield the ids of a text, with the vocabulary in a file, and where documents begin."""
+    pieces = [*plan_pieces(slices)]
+    encode = partial(encode_piece, vocab_path, unit)
+    if isinstance(workers, str):
+        results: Iterator[Iterable[Piece]] = map_on_ray(encode, pieces, workers)
+    elif workers > 1:
+        results = map_in_processes(encode, pieces, workers)
+    else:
+        results = map(encode, pieces)
+    for piece, encoded in zip(pieces, results, strict=True):
+        yield from encoded
+        advance(sum(part.n_byte for part in piece))
+
+
+def map_in_processes(
+    encode: Callable[[list[FileSlice]], Iterator[Piece]], pieces: Sequence, n_worker: int
+) -> Iterator[list[Piece]]:
+    """Yield what `encode` yields of each piece; processes may import what this one may."""
+    # A fork would copy the locks of threads that it does not copy.
+    spawn = multiprocessing.get_context("spawn")
+    allowed = [*ALLOWED]
+    try:
+        with ProcessPoolExecutor(n_worker, spawn, allow_imports, [allowed]) as pool:
+            yield from pool.map(partial(collect, encode), pieces)
+    except BrokenProcessPool as error:
+        raise StorageError("workers: one was killed; give more memory, or fewer workers") from error
+
+
+def map_on_ray(
+    encode: Callable[[list[FileSlice]], Iterator[Piece]], pieces: Sequence, address: str
+) -> Iterator[list[Piece]]:
+    """Yield the same, in a Ray cluster, all of whose nodes have the text and the folder."""
+    try:
+        from ray.util.multiprocessing import Pool
+    except ImportError as error:
+        raise DataError("workers: Ray is missing: pip install 'txl-lightning[cluster]'") from error
+    with Pool(None, allow_imports, [[*ALLOWED]], ray_address=address) as pool:
+        yield from pool.imap(partial(collect, encode), pieces, chunksize=1)
+
+
+def collect(function: Callable[[Any], Iterable], argument: Any) -> list:
+    return [*function(argument)]
+
+
+def plan_pieces(slices: Iterable[FileSlice]) -> Iterator[list[FileSlice]]:
+    """Yield lists of slices, of about PIECE bytes each; large ones are cut."""
+    piece = []
+    total = 0
+    for part in slices:
+        start = part.start
+        while start < part.stop:
+            stop = find_line(part, start + PIECE) if part.stop - start > PIECE else part.stop
+            if piece and total + stop - start > PIECE:
+                yield piece
+                piece = []
+                total = 0
+            piece.append(replace(part, start=start, stop=stop, continues=start > part.start))
+            total += stop - start
+            start = stop
+    if piece:
+        yield piece
+
+
+def find_line(part: FileSlice, offset: int) -> int:
+    """Return the first beginning of a line after `offset`, not beside other white space.
+
+    Vocabularies join bytes to characters or words, but none joins two such lines.
+    """
+    with part.path.open("rb") as file:
+        while offset < part.stop:
+            file.seek(offset - 2)
+            window = file.read(min(CHUNK, part.stop - offset + 2))
+            if match := LINE.search(window):
+                return offset - 2 + match.end()
+            # The end may be the beginning of a match.
+            offset += max(len(window) - 2, 1)
+    return part.stop
+
+
+def encode_piece(
+    path: Path, kind: DocumentUnit | None, slices: Sequence[FileSlice]
+) -> Iterator[Piece]:
+    """Yield the ids of slices, and where documents begin among them."""
+    vocab = load_vocabulary_once(path, path.stat().st_mtime_ns)
+    for batch in batch_documents(slices, kind):
+        if len(batch) > 1:
+            yield vocab.encode_batch(batch)
+            continue
+        begins = kind is not None and not batch[0].continues
+        for ids in vocab.encode(batch[0]):
+            yield ids, [0] if begins and len(ids) else []
+            begins = begins and not len(ids)
+
+
+@lru_cache(1)
+def load_vocabulary_once(path: Path, changed: int) -> Vocabulary:
+    return load_vocabulary(path.read_text(encoding="utf-8"))
+
+
+def batch_documents(
+    slices: Iterable[FileSlice], kind: DocumentUnit | None
+) -> Iterator[list[FileSlice]]:
+    """Yield long documents one by one, and short ones in batches of about 1 MiB."""
+    batch = []
+    total = 0
+    documents = chain.from_iterable(p.split_lines() for p in slices) if kind == "lines" else slices
+    for document in documents:
+        is_alone = document.n_byte > SHORT or document.continues or kind is None
+        n_byte = CHUNK if is_alone else document.n_byte
+        if batch and total + n_byte > CHUNK:
+            yield batch
+            batch = []
+            total = 0
+        batch.append(document)
+        total += n_byte
+    if batch:
+        yield batch

@@ -3,27 +3,23 @@
 import os
 import warnings
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from ..errors import DataError, convert_fields, require
 from ..files import local_path
 from .corpora import CORPORA
-from .documents import SPLITS
-from .eval_text import EvalText
-from .id_files import IDS, IdOptions, list_words, split_id_files
+from .id_files import IDS, IdOptions, split_id_files
 from .recipe import Recipe, prepare_text
-from .store import Store, open_store
+from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .user_files import NAMES, SUFFIXES, has_documents, split_user_files
-from .vocab import BUILT_IN, SubwordOptions, Vocabulary, WordOptions
-from .workers import Workers
+from .text_files import SPLITS, SUFFIXES, has_documents, split_user_files
+from .vocab.base import BUILT_IN, Vocabulary
+from .vocab.subwords import SubwordOptions
+from .vocab.words import WordOptions
 
 CorpusName = Literal[*CORPORA, *TASKS]
 FRACTIONS = ("python_source", "tiny_shakespeare")  # corpora without splits of their own
-# Endings of files that lie beside those of ids.
-BESIDE_IDS = (".idx", ".index", ".json", ".pkl", ".md", ".py")
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,9 @@ class DataConfig:
         path: Your own text instead of the corpus: a file, a folder or archive of documents,
             JSON lines, or three of these for train, val and test.
         ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
-            datatrove's .ds; one file, three for train, val and test, or a folder.
-        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...),
-            from which files are copied to data_dir when they are needed.
+            datatrove's .ds; one file, or three for train, val and test.
+        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...) from
+            which it is copied to data_dir once.
         vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
             tokenizer.json, or words, one per line; default the corpus's own, or bytes.
         document_unit: Unit of documents, which attend to nothing before them; default the
@@ -84,7 +80,8 @@ class DataConfig:
 
     def list_unused(self) -> dict[str, str]:
         """Return settings that have no effect on this text, and why."""
-        names, reasons = ("vocab", "document_unit", "words", "subwords", "task", "id_options"), {}
+        names = ("vocab", "document_unit", "words", "subwords", "task", "id_options")
+        reasons = {}
         if self.is_task:
             reasons = dict.fromkeys((*names[:4], "id_options"), f"{self.corpus} is a task")
         elif self.kind == "store":
@@ -136,8 +133,9 @@ class DataConfig:
         paths = [Path(path).expanduser() for path in self.paths]
         if self.kind == "ids":
             options = self.id_options
-            splits = split_id_files(paths, options, self.split, self.data_folder)
-            unit = "files" if any(part.has_documents for part in chain(*splits.values())) else None
+            splits = split_id_files(paths, options, self.split)
+            has_units = any(part.has_documents for parts in splits.values() for part in parts)
+            unit = "files" if has_units else None
             return Recipe(splits, self.vocab_name, unit, self.words, self.subwords, options)
         if self.kind == "path":
             splits = split_user_files(paths, self.split, self.data_folder, self.vocab == "bytes")
@@ -152,7 +150,7 @@ class DataConfig:
         unit = None if unit == "none" else unit
         return Recipe(splits, self.vocab_name, unit, words, self.subwords)
 
-    def open_text(self, whole: bool = False, workers: Workers = map) -> Store | TaskStore:
+    def open_text(self, whole: bool = False, workers: int | str = 1) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
         `whole`: all prepared files are compared with their checksums."""
         for name, reason in self.list_unused().items():
@@ -171,7 +169,8 @@ class DataConfig:
             if theirs != ours:
                 raise DataError(f"{self.store}: vocabulary {theirs}; the checkpoint's is {ours}")
             return EvalText.from_store(self.name, store, split)
-        recipe, saved = self.make_recipe(), folder / "vocab.json"
+        recipe = self.make_recipe()
+        saved = folder / "vocab.json"
         nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
         if split not in nonempty:
             raise DataError(f"{self.name}: its {split} text is empty; give another split")
@@ -194,13 +193,7 @@ def is_store(folder: Path) -> bool:
 
 
 def find_kind(path: Path) -> str:
-    """Return the setting of a path: path for a text, ids for files of ids, or store. A folder has
-    ids if a file of ids names a split, or if no text lies beside them."""
+    """Return the setting of a path: path for a text, ids for a file of ids, or store."""
     if is_store(path):
         return "store"
-    names = os.listdir(path) if os.path.isdir(path) else [path.name]
-    names = [name for name in names if not name.startswith(".")]
-    ids = [name for name in names if name.endswith(SUFFIXES)]
-    has_split = any(NAMES.keys() & list_words(name) for name in ids)
-    is_alone = all(name.endswith((*SUFFIXES, *BESIDE_IDS)) for name in names)
-    return "ids" if ids and (has_split or is_alone) else "path"
+    return "ids" if path.suffix in SUFFIXES and path.is_file() else "path"

@@ -1,124 +1,39 @@
-"""A text is encoded once, into a store; its ids are then memory-mapped.
+"""A prepared text: its ids are memory-mapped.
 
 A store has manifest.json, vocab.json and, of each split, SPLIT.ids and SPLIT.starts: the ids, and
 the positions where documents begin.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
-from itertools import chain
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
 
 from .. import files
 from ..errors import DataError
-from ..progress import Advance
-from .documents import CHUNK, SPLITS, DocumentUnit, FileSlice, cache_result
-from .remote import fetch_file, read_remote
-from .tokens import Text
-from .vocab import load_vocabulary
-from .vocab.base import Piece, Vocabulary
-from .workers import Workers
+from ..files import cache_result
+from .text_files import SPLITS
+from .tokens import Text, Tokens
+from .vocab.base import Piece, Vocabulary, load_vocabulary
 
-PIECE = 8 << 20  # bytes of text that are encoded at once, by one worker
-SHORT = 100_000  # bytes of documents that are encoded in batches
-LINE = re.compile(rb"\S\n(?=\S)")
+if TYPE_CHECKING:
+    from .tasks import TaskStore
+
+AT_ONCE = 1 << 20  # tokens that are read at once
 START = np.dtype("<i8")
 FILES = ("vocab.json", *(f"{split}.{kind}" for split in SPLITS for kind in ("ids", "starts")))
 COUNTED = ("bytes", "tokens", "unknown", "n_document")
 MANIFEST = {"text": str, "cuts": str, "checksum": str, "files": dict.fromkeys(FILES, str)}
 MANIFEST |= dict.fromkeys(COUNTED, dict.fromkeys(SPLITS, int))
-
-
-def encode_slices(
-    folder: Path,
-    slices: Sequence[FileSlice],
-    kind: DocumentUnit | None,
-    workers: Workers,
-    advance: Advance,
-) -> Iterator[Piece]:
-    """Yield the ids of a text, with the vocabulary in a folder, and where documents begin."""
-    pieces = [*plan_pieces(slices)]
-    results = workers(partial(encode_piece, folder / "vocab.json", kind), pieces)
-    for piece, encoded in zip(pieces, results, strict=True):
-        yield from encoded
-        advance(sum(part.n_byte for part in piece))
-
-
-def plan_pieces(slices: Iterable[FileSlice]) -> Iterator[list[FileSlice]]:
-    """Yield lists of slices, of about PIECE bytes each; large ones are cut."""
-    piece, total = [], 0
-    for part in slices:
-        start = part.start
-        while start < part.stop:
-            stop = find_line(part, start + PIECE) if part.stop - start > PIECE else part.stop
-            if piece and total + stop - start > PIECE:
-                yield piece
-                piece, total = [], 0
-            piece.append(replace(part, start=start, stop=stop, continues=start > part.start))
-            total += stop - start
-            start = stop
-    if piece:
-        yield piece
-
-
-def find_line(part: FileSlice, offset: int) -> int:
-    """Return the first beginning of a line after `offset`, not beside other white space.
-
-    Vocabularies join bytes to characters or words, but none joins two such lines.
-    """
-    with part.path.open("rb") as file:
-        while offset < part.stop:
-            file.seek(offset - 2)
-            window = file.read(min(CHUNK, part.stop - offset + 2))
-            if match := LINE.search(window):
-                return offset - 2 + match.end()
-            # The end may be the beginning of a match.
-            offset += max(len(window) - 2, 1)
-    return part.stop
-
-
-def encode_piece(
-    path: Path, kind: DocumentUnit | None, slices: Sequence[FileSlice]
-) -> Iterator[Piece]:
-    """Yield the ids of slices, and where documents begin among them."""
-    vocab = load_vocabulary_once(path, path.stat().st_mtime_ns)
-    for batch in batch_documents(slices, kind):
-        if len(batch) > 1:
-            yield vocab.encode_batch(batch)
-            continue
-        begins = kind is not None and not batch[0].continues
-        for ids in vocab.encode(batch[0]):
-            yield ids, [0] if begins and len(ids) else []
-            begins = begins and not len(ids)
-
-
-@lru_cache(1)
-def load_vocabulary_once(path: Path, changed: int) -> Vocabulary:
-    return load_vocabulary(path.read_text(encoding="utf-8"))
-
-
-def batch_documents(
-    slices: Iterable[FileSlice], kind: DocumentUnit | None
-) -> Iterator[list[FileSlice]]:
-    """Yield long documents one by one, and short ones in batches of about 1 MiB."""
-    batch, total = [], 0
-    documents = chain.from_iterable(p.split_lines() for p in slices) if kind == "lines" else slices
-    for document in documents:
-        is_alone = document.n_byte > SHORT or document.continues or kind is None
-        n_byte = CHUNK if is_alone else document.n_byte
-        if batch and total + n_byte > CHUNK:
-            yield batch
-            batch, total = [], 0
-        batch.append(document)
-        total += n_byte
-    if batch:
-        yield batch
 
 
 def build_store(
@@ -166,24 +81,18 @@ def write_split(
 class Store:
     """A prepared text that stands alone: ids and document starts of each split, vocabulary."""
 
-    folder: Path | str  # or a URL
+    folder: Path
     data_dir: Path  # which remembers the files that have been compared with their checksums
     example_len = None  # only tasks have examples, whose answers are right or wrong
-    verified: dict[str, Path] = field(default_factory=dict, repr=False, compare=False)
+    verified: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        name = f"{self.folder}/manifest.json"
-
-        def check(content: bytes) -> dict[str, Any]:
-            manifest = files.parse_json(name, content, MANIFEST)
-            if manifest.pop("checksum") != files.short_hash(manifest):
-                raise DataError(f"{name}: damaged: its checksum differs")
-            return manifest
-
-        if isinstance(self.folder, Path):
-            return check(Path(name).read_bytes())
-        return read_remote(name, lambda fs, path: check(fs.cat_file(path)))
+        path = self.folder / "manifest.json"
+        manifest = files.read_json(path, MANIFEST)
+        if manifest.pop("checksum") != files.short_hash(manifest):
+            raise DataError(f"{path}: damaged: its checksum differs")
+        return manifest
 
     @cached_property
     def vocab(self) -> Vocabulary:
@@ -194,24 +103,20 @@ class Store:
             raise DataError(f"{path}: {error}") from error
 
     def verify(self, name: str, whole: bool = False) -> Path:
-        """Return the path of a file, of a URL that of its copy; DataError if it is damaged.
+        """Return the path of a file; DataError if it is damaged.
 
         It is read once, and again if it is changed or copied, or with `whole`.
         """
+        path = self.folder / name
         if name in self.verified and not whole:
-            return self.verified[name]
+            return path
         sha256 = self.manifest["files"][name]
-        if isinstance(self.folder, str):
-            copies = self.data_dir / "prepared" / "fetched"
-            path = fetch_file(f"{self.folder}/{name}", sha256, copies)
-        else:
-            path = self.folder / name
         n_token = self.vocab.n_token if name.endswith(".ids") else None
         find = partial(find_problem, path, sha256, n_token)
         problem = find() if whole else cache_result([sha256, n_token], [path], self.data_dir, find)
         if problem:
             raise DataError(f"{path}: {problem}")
-        self.verified[name] = path
+        self.verified.add(name)
         return path
 
     def find_damage(self, whole: bool = False) -> str | None:
@@ -277,9 +182,78 @@ def map_array(path: Path, dtype: np.dtype) -> ndarray:
 
 def open_store(path: str, data_dir: Path, whole: bool = False) -> Store:
     """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged."""
-    if files.URL.match(path):
-        return Store(path.rstrip("/"), data_dir)
-    store = Store(Path(path).expanduser(), data_dir)
+    folder = fetch_store(path, data_dir) if "://" in path else Path(path).expanduser()
+    store = Store(folder, data_dir)
     if problem := store.find_damage(whole):
         raise DataError(f"data.store: {problem}; copy it again, or write it with prepare --out")
     return store
+
+
+def fetch_store(url: str, data_dir: Path) -> Path:
+    """Copy a store at a URL that fsspec reads, once for each manifest; return the copy's folder."""
+    # Slow to import, and needed only here.
+    from fsspec.core import url_to_fs
+
+    with explain_fetch_errors(url):
+        fs, path = url_to_fs(url.rstrip("/"))
+        manifest = fs.cat_file(f"{path}/manifest.json")
+
+    def fetch(part: Path) -> None:
+        with explain_fetch_errors(url):
+            for name in ("manifest.json", *FILES):
+                fs.get_file(f"{path}/{name}", str(part / name))
+
+    folder = data_dir / "prepared" / "fetched" / hashlib.sha256(manifest).hexdigest()[:16]
+    files.create_folder(folder, fetch)
+    return folder
+
+
+@contextmanager
+def explain_fetch_errors(url: str) -> Iterator[None]:
+    """Raise DataError in one line for all but errors of the disk that is written."""
+    try:
+        yield
+    # Each file system raises errors of its own.
+    except Exception as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(f"data.store: {url}: cannot be fetched ({reason})") from error
+
+
+@dataclass(frozen=True)
+class EvalText:
+    """A text to score, with the number of bytes of its tokens."""
+
+    name: str
+    split: str
+    fingerprint: str
+    tokens: Tokens
+    vocab: Vocabulary
+    bytes_per_token: float | None  # mean over the whole text; None if tokens have no bytes
+
+    @staticmethod
+    def from_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
+        size = store.bytes_per_token(split)
+        return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
+
+    def count_bytes(self, position_K: ndarray) -> float | None:
+        """Return the number of bytes of some tokens: from the mean if sizes are not known."""
+        if self.bytes_per_token is None:
+            return None
+        if self.token_bytes is None:
+            return len(position_K) * self.bytes_per_token
+        return float(self.token_bytes[self.tokens.ids_at(position_K)].sum())
+
+    def unknown_share(self, n_token: int) -> float:
+        """Return the share of the first tokens that stand for text the vocabulary does not know."""
+        if self.vocab.unknown is None:
+            return 0.0
+        starts = range(0, n_token, AT_ONCE)
+        places = (np.arange(start, min(start + AT_ONCE, n_token)) for start in starts)
+        counts = (self.tokens.ids_at(place) == self.vocab.unknown for place in places)
+        return sum(int(each.sum()) for each in counts) / n_token
+
+    @cached_property
+    def token_bytes(self) -> ndarray | None:
+        return self.vocab.token_bytes()

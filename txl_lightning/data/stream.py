@@ -67,7 +67,8 @@ class Segment(NamedTuple):
         # After an id outside the vocabulary, a GPU would compute nothing more.
         for ids in (tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]):
             low, high = torch.cat([ids, ids.new_zeros(1)]).aminmax()
-            found, known = f"ids from {int(low)} to {int(high)}", f"ids from 0 to {n_token - 1}"
+            found = f"ids from {int(low)} to {int(high)}"
+            known = f"ids from 0 to {n_token - 1}"
             require(0 <= int(low) <= int(high) < n_token, "batch", found, known)
         doc_pos_BL = torch.arange(tokens_BL.size(1), device=tokens_BL.device).expand_as(tokens_BL)
         return Segment(*pair, doc_pos_BL, 0, float((targets_BL != IGNORED).sum()))

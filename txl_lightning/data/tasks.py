@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import convert_fields, require_at_least
 from ..files import short_hash
-from .documents import SPLITS
+from .text_files import SPLITS
 from .tokens import Examples, QuestionAnswer
 from .vocab import WordOptions, Words
 

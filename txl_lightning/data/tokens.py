@@ -101,7 +101,9 @@ class ShuffledOrder:
     """The documents are read in another order in each pass."""
 
     def __init__(self, text: Text, seed: int) -> None:
-        self.text, self.seed, self.starts = text, seed, text.starts
+        self.text = text
+        self.seed = seed
+        self.starts = text.starts
         # 32 bits save half the memory: a corpus of sentences has tens of millions.
         self.lengths = np.diff(self.starts, append=len(text)).astype(np.uint32)
         self._pass = -1
@@ -197,7 +199,8 @@ class VarlenLengths:
         while firsts[-1] <= index:
             firsts.append(firsts[-1] + self.count_segments(total, len(firsts) - 1))
         n_pass = bisect_right(firsts, index) - 1
-        ends, nth = draw_ends(self, total, n_pass), index - firsts[n_pass]
+        ends = draw_ends(self, total, n_pass)
+        nth = index - firsts[n_pass]
         return n_pass, int(ends[nth - 1]) if nth else 0, int(ends[nth])
 
 

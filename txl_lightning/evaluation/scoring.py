@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.eval_text import EvalText
+from ..data.store import EvalText
 from ..data.stream import IGNORED, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
@@ -28,7 +28,9 @@ FETCHED = 16  # segments whose nats are fetched from a GPU together
 BLOCKS = 1000  # maximum number of blocks
 SHORTEST_BLOCK = 64
 """Minimum tokens per block: neighboring tokens are too correlated to be sampled one by one."""
-RESAMPLES, SEED, LEVEL = 1000, 1, 0.95
+RESAMPLES = 1000
+SEED = 1
+LEVEL = 0.95
 """Samples and seed of the block bootstrap, and its confidence level."""
 
 
@@ -41,7 +43,8 @@ class TokenNats(NamedTuple):
 
 def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
-    parts, device = score_segments(model, tokens, protocol), find_device(model)
+    parts = score_segments(model, tokens, protocol)
+    device = find_device(model)
     # Nats are fetched together, because that waits for a GPU.
     while group := list(islice(parts, 1 if device.type == "cpu" else FETCHED)):
         nats_K = torch.cat([part.nats_K for part in group]).cpu()
@@ -53,7 +56,8 @@ def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[T
 @torch.inference_mode()
 def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield the scored tokens of each segment, with their nats on the model's device."""
-    stream, device = protocol.stream(tokens), find_device(model)
+    stream = protocol.stream(tokens)
+    device = find_device(model)
     reader = make_adapted_reader(model, protocol)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
     has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0 and not protocol.adapts
@@ -65,7 +69,8 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
             if has_no_memory and not scored_BL.any():
                 continue
             # The host knows which tokens are scored.
-            index_K, target_K = scored_BL.flatten().nonzero()[:, 0], segment.targets_BL[scored_BL]
+            index_K = scored_BL.flatten().nonzero()[:, 0]
+            target_K = segment.targets_BL[scored_BL]
             on_device_K = index_K.to(device, non_blocking=True)
             if isinstance(reader, AdaptedReader):
                 nats_BL, memory = score_segment(reader, segment.to(device), memory)
@@ -114,9 +119,11 @@ def stream_nats(
     protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
-    low, high, last = ids.min(initial=0), ids.max(initial=0), model.config.n_token - 1
+    low, high = ids.min(initial=0), ids.max(initial=0)
+    last = model.config.n_token - 1
     require(0 <= low <= high <= last, "tokens", f"ids from {low} to {high}", f"0 to {last}")
-    row_len, parts = len(ids) // batch_size, list(score_text(model, Text(ids), protocol))
+    row_len = len(ids) // batch_size
+    parts = list(score_text(model, Text(ids), protocol))
     nats_K = torch.cat([part.nats_K for part in parts])
     nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
     nats_N[torch.from_numpy(np.concatenate([part.position_K for part in parts]))] = nats_K
@@ -132,7 +139,8 @@ class NatsAccumulator:
         self.nats, self.count = np.zeros(n_block), np.zeros(n_block, np.int64)
 
     def add(self, part: TokenNats) -> None:
-        block_K, n_block = part.position_K // self.block_len, len(self.nats)
+        block_K = part.position_K // self.block_len
+        n_block = len(self.nats)
         self.nats += np.bincount(block_K, part.nats_K.double().numpy(), n_block)
         self.count += np.bincount(block_K, minlength=n_block)
 
@@ -184,7 +192,10 @@ def evaluate(
         ValueError: an invalid length, or a text without scored tokens.
         NonFiniteError: nats that are not finite.
     """
-    stream, n_byte, n_cold, began = protocol.stream(text.tokens), 0.0, 0, time.perf_counter()
+    stream = protocol.stream(text.tokens)
+    n_byte = 0.0
+    n_cold = 0
+    began = time.perf_counter()
     total = NatsAccumulator(stream.end)
     mem_len = protocol.lengths.resolve(model.config).mem_len
     for part in score_text(model, text.tokens, protocol):
@@ -222,7 +233,8 @@ def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
 
 def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict[str, Any]:
     """Return the text and the protocol as plain values, with the lengths in use."""
-    fields, standard = asdict(protocol), asdict(PROTOCOLS[protocol.name])
+    fields = asdict(protocol)
+    standard = asdict(PROTOCOLS[protocol.name])
     lengths = {name: fields[name] for name in asdict(ProtocolOptions()) if name not in USUAL}
     changed = [name for name in lengths if fields[name] != standard[name]]
     lengths |= protocol.lengths.resolve(model.config)._asdict()

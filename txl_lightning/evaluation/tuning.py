@@ -56,7 +56,9 @@ def score_in_turns(
 
     A segment is scored in each way before the next one, so that all have the same tokens.
     """
-    n_scored, nats, end = 0, [0.0] * len(ways), clock() + seconds
+    n_scored = 0
+    nats = [0.0] * len(ways)
+    end = clock() + seconds
     # Each way restores the mode that it found, not that of the network before all of them.
     with eval_mode(model):
         for parts in zip(*(score_text(model, tokens, way) for way in ways), strict=True):

@@ -50,7 +50,8 @@ def score(
         ValueError: an empty context, a text without vocab, or a network without a memory.
         NonFiniteError: nats that are not finite.
     """
-    net, groups = getattr(model, "net", model), dict[tuple[int, ...], list[int]]()
+    net = getattr(model, "net", model)
+    groups = dict[tuple[int, ...], list[int]]()
     each = [contexts] * len(continuations) if is_one(contexts) else contexts
     expected = f"{len(continuations)}, one for each continuation"
     require(len(each) == len(continuations), "contexts", len(each), expected)
@@ -95,10 +96,12 @@ def score_candidates(
     with dynamic evaluation learns from the text of the state, and never from candidates.
     """
     require_positive(batch_size=batch_size)
-    ids, last = torch.cat([torch.zeros(1).long(), *candidates]), model.config.n_token - 1
+    ids = torch.cat([torch.zeros(1).long(), *candidates])
+    last = model.config.n_token - 1
     low, high = int(ids.min()), int(ids.max())
     require(low >= 0 and high <= last, "candidates", f"ids from {low} to {high}", f"0 to {last}")
-    reader, nats = make_adapted_reader(model, state.adaptation), list[Tensor]()
+    reader = make_adapted_reader(model, state.adaptation)
+    nats = list[Tensor]()
     with eval_mode(getattr(model, "net", model)):
         # The last token is read with the candidates: it predicts the first token of each.
         if state.n_read < len(state) - 1:
@@ -131,7 +134,8 @@ def score_rows(
     last_1 = state.tokens_BL[0, -1:]
     rows = [torch.cat([last_1, ids_L.to(last_1)]) for ids_L in candidates]
     # Padding comes after a candidate, so that none of its tokens attends to it.
-    tokens_BL, parts = pad_sequence(rows, batch_first=True, padding_value=IGNORED), []
+    tokens_BL = pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+    parts = []
     inputs = tokens_BL[:, :-1].clamp(min=0).split(SEGMENT_LEN, dim=1)
     targets = tokens_BL[:, 1:].split(SEGMENT_LEN, dim=1)
     score = reader.score if isinstance(reader, AdaptedReader) else reader.loss

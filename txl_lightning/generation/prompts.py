@@ -90,7 +90,8 @@ class StreamingDetokenizer:
         self.n_kept = 0
         self._withheld = ""
         # Characters so far, and after each number of tokens.
-        self._n_character, self._ends = 0, [0]
+        self._n_character = 0
+        self._ends = [0]
         self._ids = deque(prefix)
         # None, from flush, ends the iterator; popping from an empty queue would raise.
         self._pieces = vocab.decode_stream(iter(self._ids.popleft, None))
@@ -117,7 +118,8 @@ class StreamingDetokenizer:
         ends = [(at + len(stop), at) for stop in self.stop if (at := text.find(stop)) >= 0]
         if ends:
             # The stop string that is complete first, independent of token boundaries.
-            self.ended, self._withheld = True, ""
+            self.ended = True
+            self._withheld = ""
             at = min(ends)[1]
             stop_at = self._n_character - len(text) + at
             # The first token with this end: those after it print no whole character.

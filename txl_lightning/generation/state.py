@@ -15,7 +15,8 @@ from torch import Tensor
 from ..errors import NonFiniteError, require
 from ..model import EvalLengths, Network, Reader, find_device
 from ..model.adaptation import Adaptation, AdaptedMemory, make_adapted_reader
-from ..model.contract import AnyMemory, is_transformer_xl
+from ..model.config import is_transformer_xl
+from ..model.contract import AnyMemory
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
 
@@ -117,14 +118,16 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
 
 def read_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[Tensor, DecodingState]:
     """Read the texts up to column `end`; return the states h_BLD of the last segment read."""
-    memory, ext_len = state.memory, state.ext_len
+    memory = state.memory
+    ext_len = state.ext_len
     # Segments are aligned to the end, so that padding does not shift them; the last token is its
     # own segment, like each generated token.
     start = state.n_read or count_skippable_tokens(reader, state)
     bounds = [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
     for first, stop in pairwise(bounds):
         first = max(first - ext_len, 0)
-        tokens_BL, doc_pos_BL = state.tokens_BL[:, first:stop], state.doc_positions(first, stop)
+        tokens_BL = state.tokens_BL[:, first:stop]
+        doc_pos_BL = state.doc_positions(first, stop)
         h_BLD, memory = reader.hidden(tokens_BL, memory, doc_pos_BL, min(ext_len, stop))
     return h_BLD, replace(state, memory=memory, n_read=end)
 

@@ -24,7 +24,8 @@ from ..data.vocab import Vocabulary
 from ..errors import require
 from ..generation.state import SEGMENT_LEN, find_missing_memory
 from ..model import CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
-from ..model.contract import CLASS, AnyMemory, describe_config, require_transformer_xl
+from ..model.config import CLASS, describe_config, require_transformer_xl
+from ..model.contract import AnyMemory
 from ..runs.folder import KEY
 
 FILES = ("*.json", "model.safetensors", "pytorch_model.bin", "vocab.txt")
@@ -56,8 +57,10 @@ class TXLConfig(transformers.PreTrainedConfig):
         self.dtype = find_dtype(former if self.dtype is None else self.dtype)
         super().__post_init__(**kwargs)
         net = self.to_network()
-        self.vocab_size, self.hidden_size = net.n_token, net.d_model
-        self.num_hidden_layers, self.num_attention_heads = net.n_layer, net.n_head
+        self.vocab_size = net.n_token
+        self.hidden_size = net.d_model
+        self.num_hidden_layers = net.n_layer
+        self.num_attention_heads = net.n_head
 
     def to_network(self) -> TransformerXLConfig:
         net = self.net or {}
@@ -99,7 +102,8 @@ class MemoryCache(transformers.Cache):
 
     def __init__(self, memory: AnyMemory, n_read: int) -> None:
         super().__init__(layers=[])
-        self.memory, self.n_read = memory, n_read
+        self.memory = memory
+        self.n_read = n_read
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.n_read
@@ -156,7 +160,9 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
             return_dict: False for a tuple.
             num_items_in_batch: divisor of the summed nats, as `Trainer` gives it.
         """
-        tgt_len, doc_pos_BL, cache = input_ids.size(1), None, past_key_values
+        tgt_len = input_ids.size(1)
+        doc_pos_BL = None
+        cache = past_key_values
         if attention_mask is not None:
             doc_pos_BL = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -tgt_len:]
             # Padding may have an id beyond the vocabulary.
@@ -199,7 +205,8 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
             return inputs
         reason = find_missing_memory(self.net, self.config.mem_len)
         require(not reason, "use_cache", True, f"False, because {reason}")
-        tokens_BL, mask_BT = inputs["input_ids"], inputs.get("attention_mask")
+        tokens_BL = inputs["input_ids"]
+        mask_BT = inputs.get("attention_mask")
         cache = inputs.get("past_key_values")
         while (n_left := tokens_BL.size(1) - 1) > 0:
             first_BL, tokens_BL = tokens_BL.tensor_split([n_left % SEGMENT_LEN or SEGMENT_LEN], 1)
@@ -252,7 +259,8 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         net = net.to(dtype)
         config = copy.deepcopy(config) or cls.config_class.from_network(net.config)
         config.mem_len = config.mem_len if mem_len is None else mem_len
-        config.name_or_path, config.dtype = source, next(net.parameters()).dtype
+        config.name_or_path = source
+        config.dtype = next(net.parameters()).dtype
         model = cls(config, net).eval()
         model.vocab = vocab
         with suppress(OSError):
@@ -274,7 +282,8 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         require(not push_to_hub, "push_to_hub", True, "False; call push_to_hub(NAME)")
         if not is_main_process:
             return
-        net, folder = self.net, Path(save_directory)
+        net = self.net
+        folder = Path(save_directory)
         if state_dict is not None:
             ours = {name.removeprefix("net."): weight for name, weight in state_dict.items()}
             net = build_network(ours, net.config)

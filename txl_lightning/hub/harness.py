@@ -116,7 +116,8 @@ class HarnessModel(TemplateLM):
 
     @torch.inference_mode()
     def score_batch(self, texts: Sequence[list[int]], counts: Sequence[int]) -> list[Score]:
-        reader, device = make_reader(self.net), self.device
+        reader = make_reader(self.net)
+        device = self.device
         # Padding is after the texts, so that no token of a text attends to it.
         tokens_BT = pad_sequence([torch.tensor(ids).long() for ids in texts], True).to(device)
         length_B1 = torch.tensor([len(ids) for ids in texts], device=device)[:, None]
@@ -128,7 +129,8 @@ class HarnessModel(TemplateLM):
         is_greedy_B = torch.ones(len(texts), dtype=torch.bool, device=device)
         last = tokens_BT.size(1) - 1
         for start in range(0, last, self.tgt_len):
-            stop, begin = min(start + self.tgt_len, last), max(start - self.ext_len, 0)
+            stop = min(start + self.tgt_len, last)
+            begin = max(start - self.ext_len, 0)
             reread = min(self.ext_len, stop)
             h_BLD, memory = reader.hidden(tokens_BT[:, begin:stop], memory, n_reread=reread)
             row_K, column_K = is_scored_BT[:, start + 1 : stop + 1].nonzero(as_tuple=True)

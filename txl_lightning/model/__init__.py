@@ -1,10 +1,20 @@
 """The network. Imports only torch, numpy and our lowest files."""
 
 from .config import EvalLengths, EvalSameLength, TransformerXLConfig
-from .contract import Network, NetworkConfig, find_device
-from .inference import CachedReader, KeyValueCache, Reader, eval_mode, make_reader
+from .contract import Network, NetworkConfig
+from .inference import (
+    CachedReader,
+    KeyValueCache,
+    Reader,
+    Weights,
+    accumulator_dtype,
+    eval_mode,
+    find_device,
+    make_reader,
+    pack_weights,
+)
 from .memory import Memory
-from .precision import Weights, accumulator_dtype, has_bfloat16_units, pack_weights
+from .precision import has_bfloat16_units
 from .transformer_xl import TransformerXL
 
 __all__ = [

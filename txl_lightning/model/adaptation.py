@@ -107,7 +107,9 @@ class AdaptedReader:
     """
 
     def __init__(self, net: Network, adaptation: Adaptation) -> None:
-        self.trained, self.config, self.use = net, net.config, adaptation.fill()
+        self.trained = net
+        self.config = net.config
+        self.use = adaptation.fill()
         is_possible = has_states(net) or not self.use.cache_len
         expected = f"0, as {type(net).__name__} has no method hidden and no head"
         require(is_possible, "cache_len", self.use.cache_len, expected)
@@ -192,7 +194,8 @@ class AdaptedReader:
         """Return nats_BL of the mixture, those of the network, with gradient, and the memory."""
         h_BLD, memory = self.hidden(tokens_BL, memory, *place)
         network_BL = self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL)
-        nats_BL, cache = network_BL.detach(), memory.cache
+        nats_BL = network_BL.detach()
+        cache = memory.cache
         if cache:
             mixed_BL = -mix_logp(-nats_BL, cache.score(targets_BL, *place[:1]), cache.weight)
             nats_BL = mixed_BL.where(targets_BL.to(mixed_BL.device) >= 0, 0.0)

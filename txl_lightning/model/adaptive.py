@@ -41,7 +41,8 @@ def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Modul
 
 def ids_of_clusters(config: TransformerXLConfig) -> list[range]:
     """Return each cluster's ids, most frequent tokens first; ValueError if the last is empty."""
-    bounds, smaller = [0, *config.cutoffs], f"smaller than the vocabulary, {config.n_token}"
+    bounds = [0, *config.cutoffs]
+    smaller = f"smaller than the vocabulary, {config.n_token}"
     require(bounds[-1] < config.n_token, "cutoffs", list(config.cutoffs), smaller)
     return [range(start, stop) for start, stop in pairwise([*bounds, config.n_token])]
 
@@ -138,7 +139,8 @@ class AdaptiveSoftmax(nn.Module):
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
-        h_YD, target_Y = h_BLD.flatten(0, -2), targets_BL.cpu().numpy().ravel()
+        h_YD = h_BLD.flatten(0, -2)
+        target_Y = targets_BL.cpu().numpy().ravel()
         send = partial(send_to, h_YD.device)
         first, *tails = self.scorers()
         cluster_Y = sum(target_Y >= ids.start for ids in self.ids[1:])
@@ -147,7 +149,8 @@ class AdaptiveSoftmax(nn.Module):
         nats_Y = score_chunks(first, h_YD, send(first_Y), self.chunk_size)
         for i, tail in enumerate(tails, start=1):
             index_Y = np.flatnonzero(cluster_Y == i)
-            row_Y, index_Y = send(target_Y[index_Y] - self.ids[i].start), send(index_Y)
+            row_Y = send(target_Y[index_Y] - self.ids[i].start)
+            index_Y = send(index_Y)
             tail_Y = score_chunks(tail, h_YD[index_Y], row_Y, self.chunk_size)
             nats_Y = nats_Y.index_add(0, index_Y, tail_Y)
         return nats_Y.view(targets_BL.shape)
@@ -230,7 +233,8 @@ class NatsByRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_YV: Tensor, target_Y: Tensor) -> Tensor:
         ctx.save_for_backward(logits_YV, target_Y)
-        nats_Y, index_Y1 = target_Y.float(), target_Y[:, None].clamp(min=0)
+        nats_Y = target_Y.float()
+        index_Y1 = target_Y[:, None].clamp(min=0)
         for rows in split_rows(logits_YV):
             wide_XV = logits_YV[rows].float()
             # -log p without underflow: the most likely token's p is at least 1 / V.
@@ -242,7 +246,8 @@ class NatsByRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_nats_Y: Tensor) -> tuple[Tensor, None]:
         logits_YV, target_Y = ctx.saved_tensors
-        d_YV, index_Y1 = torch.empty_like(logits_YV), target_Y[:, None].clamp(min=0)
+        d_YV = torch.empty_like(logits_YV)
+        index_Y1 = target_Y[:, None].clamp(min=0)
         scale_Y1 = d_nats_Y.masked_fill(target_Y < 0, 0)[:, None]
         for rows in split_rows(logits_YV):
             # The softmax, less 1 at the target.

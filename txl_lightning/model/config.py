@@ -1,16 +1,20 @@
 """Configuration of the network, with the names of the original code."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from __future__ import annotations
 
-from ..errors import convert_fields, require
-from ..imports import is_class_path
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from ..errors import convert_fields, require, to_plain
+from ..imports import import_class, is_class_path
 
 if TYPE_CHECKING:
     from .contract import Network, NetworkConfig
 
+CLASS = "class_path"
+"""Key of the settings that names the class of a config other than TransformerXLConfig."""
 SameLength = Literal["mem_len", "mem_len+1"] | None
 EvalSameLength = Literal["mem_len", "mem_len+1", "all"] | None
 MAX_LAYERS = 10_000  # more than any real network has; building even this many takes only seconds
@@ -122,7 +126,8 @@ class TransformerXLConfig:
         yield self.d_model % 2 == 0, "d_model", "an even number"
         divides = self.d_head is not None or self.d_model % self.n_head == 0
         yield divides, "d_model", f"a multiple of n_head ({self.n_head}), unless d_head is given"
-        is_learned, clamp_len = self.positions in LEARNED, self.clamp_len
+        is_learned = self.positions in LEARNED
+        clamp_len = self.clamp_len
         schemes = get_args(Positions)
         is_scheme = self.positions in schemes or is_class_path(self.positions)
         expected = f"{', '.join(schemes)}, or a class such as my_package.MyScheme"
@@ -133,7 +138,8 @@ class TransformerXLConfig:
         least, null = (0, "") if is_learned else (1, ", or null")
         yield is_at_least(least, clamp_len), "clamp_len", f"at least {least}{null}"
         # The network checks that the last cluster has tokens: n_token may be set later.
-        starts, width = (0, *self.cutoffs), self.embed_width
+        starts = (0, *self.cutoffs)
+        width = self.embed_width
         yield all(a < b for a, b in pairwise(starts)), "cutoffs", "increasing, greater than 0"
         each = f"one for each of {len(starts)} clusters, or none"
         yield len(self.tie_projs) in (0, len(starts)), "tie_projs", each
@@ -141,7 +147,7 @@ class TransformerXLConfig:
         narrow = f"small enough for the last cluster to have a width (the first has {width})"
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
-    def build(self) -> "Network":
+    def build(self) -> Network:
         """Return a new network."""
         from .transformer_xl import TransformerXL
 
@@ -194,7 +200,8 @@ class TransformerXLConfig:
         """
         if self.cutoffs:
             return None
-        inner, n_visible = self.n_head * self.head_width, self.mem_len + (tgt_len + 1) / 2
+        inner = self.n_head * self.head_width
+        n_visible = self.mem_len + (tgt_len + 1) / 2
         weights = self.d_model * (4 * inner + 2 * self.inner_width)
         # Scores by content, scores by distance, and the sum of values.
         attention = 3 * inner * n_visible
@@ -232,9 +239,10 @@ class EvalLengths:
             value = getattr(self, field)
             require(is_at_least(least, value), field, value, expected)
 
-    def resolve(self, config: "NetworkConfig") -> ContextLengths:
+    def resolve(self, config: NetworkConfig) -> ContextLengths:
         """Return these lengths, or those of training; ValueError for one that is not a setting."""
-        given, kind = vars(self), type(config).__name__
+        given = vars(self)
+        kind = type(config).__name__
         for name, value in given.items():
             is_setting = value is None or hasattr(config, name)
             require(is_setting, name, value, f"null, as {kind} has no {name}")
@@ -249,3 +257,40 @@ def is_at_least(least: int, value: int | None) -> bool:
 
 
 AS_TRAINED = EvalLengths()  # made here, because torch.compile cannot trace the checks of a new one
+
+
+def make_config(settings: Mapping[str, Any]) -> NetworkConfig:
+    """Return the config of plain settings: TransformerXLConfig, unless they name another class."""
+    values = {name: settings[name] for name in settings if name != CLASS}
+    return find_config_class(settings.get(CLASS))(**values)
+
+
+def find_config_class(name: str | None) -> type[NetworkConfig]:
+    """Import a class of configs by its name; None is TransformerXLConfig."""
+    if name is None:
+        return TransformerXLConfig
+    kind = import_class(CLASS, name)
+    expected = "a dataclass with n_token, mem_len and build()"
+    is_config = is_dataclass(kind) and {"n_token", "mem_len", "build"} <= {*dir(kind)}
+    require(is_config, CLASS, name, expected)
+    return kind
+
+
+def describe_config(config: NetworkConfig) -> dict[str, Any]:
+    """Return settings for checkpoints and YAML files: plain values, lists instead of tuples."""
+    kind = type(config)
+    values = {name: to_plain(v) for name, v in asdict(config).items()}
+    if kind is TransformerXLConfig:
+        return values
+    return {CLASS: f"{kind.__module__}.{kind.__qualname__}"} | values
+
+
+def is_transformer_xl(net: Network) -> bool:
+    """Return True for a network whose layers are known; those of a derived config may differ."""
+    return type(net.config) is TransformerXLConfig
+
+
+def require_transformer_xl(net: Network, key: str, value: object) -> None:
+    """Refuse an optional part that other networks do not have."""
+    expected = f"a network of TransformerXLConfig, as {type(net).__name__} does not have this"
+    require(is_transformer_xl(net), key, value, expected)

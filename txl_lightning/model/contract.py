@@ -7,20 +7,14 @@ B rows   L tokens in the segment   V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import require, to_plain
-from ..imports import import_class
 from .adaptive import nats
-from .config import ContextLengths, EvalLengths, TransformerXLConfig
-
-CLASS = "class_path"
-"""Key of the settings that names the class of a config other than TransformerXLConfig."""
+from .config import ContextLengths, EvalLengths
 
 
 class NetworkConfig(Protocol):
@@ -94,45 +88,6 @@ class Network(Protocol):
         """Return logits_BLV of the token after each, and the next memory, from inputs of `loss`."""
 
 
-def make_config(settings: Mapping[str, Any]) -> NetworkConfig:
-    """Return the config of plain settings: TransformerXLConfig, unless they name another class."""
-    values = {name: settings[name] for name in settings if name != CLASS}
-    return find_config_class(settings.get(CLASS))(**values)
-
-
-def find_config_class(name: str | None) -> type[NetworkConfig]:
-    """Import a class of configs by its name; None is TransformerXLConfig."""
-    if name is None:
-        return TransformerXLConfig
-    kind, expected = import_class(CLASS, name), "a dataclass with n_token, mem_len and build()"
-    is_config = is_dataclass(kind) and {"n_token", "mem_len", "build"} <= {*dir(kind)}
-    require(is_config, CLASS, name, expected)
-    return kind
-
-
-def describe_config(config: NetworkConfig) -> dict[str, Any]:
-    """Return settings for checkpoints and YAML files: plain values, lists instead of tuples."""
-    kind, values = type(config), {name: to_plain(v) for name, v in asdict(config).items()}
-    if kind is TransformerXLConfig:
-        return values
-    return {CLASS: f"{kind.__module__}.{kind.__qualname__}"} | values
-
-
-def is_transformer_xl(net: Network) -> bool:
-    """Return True for a network whose layers are known; those of a derived config may differ."""
-    return type(net.config) is TransformerXLConfig
-
-
-def require_transformer_xl(net: Network, key: str, value: object) -> None:
-    """Refuse an optional part that other networks do not have."""
-    expected = f"a network of TransformerXLConfig, as {type(net).__name__} does not have this"
-    require(is_transformer_xl(net), key, value, expected)
-
-
-def find_device(net: nn.Module) -> torch.device:
-    return next(net.parameters()).device
-
-
 def join_rows(memory: AnyMemory, parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return the tensors of one memory with the rows of several that are like `memory`."""
     # In a memory without rows, the dimension of the rows is 0.
@@ -155,8 +110,10 @@ class PlainReader:
     """A network of any kind with the methods of a `CachedReader`; its states may be its logits."""
 
     def __init__(self, net: Network) -> None:
-        self.net, self.config = net, net.config
-        self.empty_memory, self.loss = net.empty_memory, net.loss
+        self.net = net
+        self.config = net.config
+        self.empty_memory = net.empty_memory
+        self.loss = net.loss
         self.hidden, head = (net.hidden, net.head) if has_states(net) else (net, nn.Identity())
         self.head = PlainSoftmax(head)
 

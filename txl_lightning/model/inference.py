@@ -12,18 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import require
-from .config import AS_TRAINED, EvalLengths, SameLength
-from .contract import AnyMemory, Network, PlainReader, is_transformer_xl
-from .kernels.cached import Mask, Workspace, attend, lay_out_terms
-from .memory import Memory, attention_mask, count_filled, farthest_state
+from .config import AS_TRAINED, EvalLengths, SameLength, is_transformer_xl, require_transformer_xl
+from .contract import AnyMemory, Network, PlainReader
+from .kernels.cached import Workspace, attend, lay_out_terms
+from .memory import Mask, Memory, attention_mask, count_filled, farthest_state
+from .parts import PackedLinear, is_onednn_faster
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
 
+Weights = Literal["float32", "bf16"]
 MIN_SEGMENT = 256  # smallest segment length for which slots and distance terms are prepared
 FIRST_CAPACITY = 8192  # number of states for which they are prepared at first, if mem_len is larger
 
@@ -36,13 +39,16 @@ class CachedReader:
     """
 
     def __init__(self, net: TransformerXL) -> None:
-        self.net, self.config, self.head = net, net.config, net.head
+        self.net = net
+        self.config = net.config
+        self.head = net.head
         self.workspace = Workspace()
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
         """Return an empty cache, or an empty `Memory` where a cache is impossible."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
-        config, weight = self.config, next(self.net.layers[0].parameters())
+        config = self.config
+        weight = next(self.net.layers[0].parameters())
         # The keys of a state change from segment to segment.
         changing = config.is_absolute or config.memory_source == "same_layer"
         # FSDP2 gathers a layer's weights, which are DTensors, only for the layer's own forward;
@@ -59,7 +65,8 @@ class CachedReader:
         return KeyValueCache(Buffer(k_NHBKC, k_NHBKC.mT, 0), 0, 0, filled_B, *use)
 
     # Both read `hidden` and `head` only.
-    __call__, loss = TransformerXL.forward, TransformerXL.loss
+    __call__ = TransformerXL.forward
+    loss = TransformerXL.loss
 
     def hidden(
         self,
@@ -80,7 +87,8 @@ class CachedReader:
         require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         if torch.is_grad_enabled() or self.net.training:
             raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
-        n_row, tokens = memory.batch_size, f"{batch_size}, those of the tokens"
+        n_row = memory.batch_size
+        tokens = f"{batch_size}, those of the tokens"
         require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
         n_layer, n_head, _, head_width, _ = memory.buffer.k_NHBKC.shape
         sizes = n_layer, n_head, head_width
@@ -103,7 +111,8 @@ def read_layer(
     layer: Layer, h_BLD: Tensor, cached: CachedLayer, mask: Mask, workspace: Workspace
 ) -> Tensor:
     """Return the output of `layer` for a segment, after writing the segment's keys and values."""
-    attention, (k_HBKS, value_HBSK, terms) = layer.attention, cached
+    attention = layer.attention
+    (k_HBKS, value_HBSK, terms) = cached
     normed_BLD = layer.norm_before(h_BLD)
     new_BLHK = attention.kv_net(normed_BLD).unflatten(-1, (2, *attention.heads)).unbind(2)
     k_BSHK, value_BSHK = k_HBKS.permute(1, 3, 0, 2), value_HBSK.permute(1, 2, 0, 3)
@@ -173,7 +182,8 @@ class KeyValueCache:
 
     def restore(self, tensors: dict[str, Tensor]) -> KeyValueCache:
         """Return the cache saved by `tensors`, with the lengths of this one."""
-        n_kept, filled_B = tensors["k_NHBKM"].size(-1), tensors["filled_B"]
+        n_kept = tensors["k_NHBKM"].size(-1)
+        filled_B = tensors["filled_B"]
         return replace(
             self,
             buffer=Buffer(tensors["k_NHBKM"], tensors["v_NHBMK"], used=n_kept),
@@ -234,9 +244,11 @@ class KeyValueCache:
 
     def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Mask:
         """Return which of the S states each query attends to: a band if all rows are equal."""
-        farthest, n_state = farthest_state(self.same_length, self.mem_len), self.n_kept + tgt_len
+        farthest = farthest_state(self.same_length, self.mem_len)
+        n_state = self.n_kept + tgt_len
         mask_BLS = attention_mask(self.filled_B, self.n_kept, tgt_len, farthest, doc_pos_BL)
-        is_band, dtype = self.is_even, self.buffer.k_NHBKC.dtype
+        is_band = self.is_even
+        dtype = self.buffer.k_NHBKC.dtype
         if is_band and doc_pos_BL is not None:
             token_L = torch.arange(tgt_len, device=doc_pos_BL.device)
             is_band = read_on_cpu((doc_pos_BL >= token_L + self.n_kept).all())
@@ -249,7 +261,8 @@ class KeyValueCache:
         """Return the cache after a segment, without the last n_reread tokens."""
         n_kept = min(self.n_kept + tgt_len - n_reread, self.mem_len)
         self.buffer.used = end = self.end + tgt_len - n_reread
-        is_even, filled_B = True, torch.full_like(self.filled_B, n_kept)
+        is_even = True
+        filled_B = torch.full_like(self.filled_B, n_kept)
         # Of a band, all rows have the same states.
         if not mask.has_ranges:
             filled_B = count_filled(self.filled_B, mask.mask_BLS, n_reread, self.mem_len)
@@ -280,3 +293,43 @@ def eval_mode(module: nn.Module) -> Iterator[nn.Module]:
         yield module.eval()
     finally:
         module.train(was_training)
+
+
+def pack_weights(net: TransformerXL, weights: Weights) -> TransformerXL:
+    """Return the network after packing its layers' weights for a CPU, for inference only.
+
+    With bf16, the products of its layers, and cached keys and values, are in bfloat16; sums of
+    layers, norms, embeddings and softmax stay in float32. A packed network can no longer be
+    trained, saved or moved to another device.
+
+    Raises:
+        ValueError: the device does not support them.
+    """
+    require(weights in ("float32", "bf16"), "weights", weights, "one of float32, bf16")
+    if weights == "float32" and not is_transformer_xl(net):
+        return net
+    require_transformer_xl(net, "weights", weights)
+    is_cpu = net.device.type == "cpu"
+    is_float32 = is_cpu and net.compute_dtype == torch.float32
+    if weights == "float32" and not (is_float32 and is_onednn_faster()):
+        return net
+    is_supported = is_cpu and torch.backends.mkldnn.is_available()
+    if weights == "bf16":
+        # Private: no public function tells.
+        is_supported = is_supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    require(is_supported, "weights", weights, f"float32 on this {net.device.type}")
+    require(is_float32, "weights", weights, "a network in float32")
+    dtype = torch.float32 if weights == "float32" else torch.bfloat16
+    for name, module in list(net.layers.named_modules()):
+        if isinstance(module, nn.Linear):
+            net.layers.set_submodule(name, PackedLinear(module, dtype))
+    return net
+
+
+def find_device(net: nn.Module) -> torch.device:
+    return next(net.parameters()).device
+
+
+def accumulator_dtype(device: torch.device) -> torch.dtype:
+    """Return float64 for sums, or float32 on Apple's devices, which lack float64."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,4 +1,4 @@
-"""Memory of previous segments, as a value (Section 3.2).
+"""Memory of previous segments, as a value (Section 3.2), and which states a query attends to.
 
 B rows   L tokens in the segment   M in memory   S = M + L visible   T = S + 1 distances
 D width   N layers
@@ -6,6 +6,7 @@ D width   N layers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -41,7 +42,8 @@ class Memory:
         require(is_each, "filled_B", self.filled_B.shape, "a number for each row of h_NBMD")
         # Reading values would synchronize a GPU, and is impossible in a compiled graph.
         if self.filled_B.is_cpu and not torch.compiler.is_compiling():
-            filled, most = self.filled_B.tolist(), self.mem_len
+            filled = self.filled_B.tolist()
+            most = self.mem_len
             is_there = min(filled, default=0) >= 0 and max(filled, default=0) <= most
             require(is_there, "filled_B", filled, f"0 to {most}, the number of states")
 
@@ -60,7 +62,8 @@ class Memory:
 
     def distances(self, tgt_len: int) -> Tensor:
         """Return distance_T: the relative distances S, ..., 0, clamped to clamp_len."""
-        farthest, device = self.mem_len + tgt_len, self.filled_B.device
+        farthest = self.mem_len + tgt_len
+        device = self.filled_B.device
         return torch.arange(farthest, -1, -1, device=device).clamp(min=0, max=self.clamp_len)
 
     def update(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
@@ -79,7 +82,8 @@ class Memory:
 
     def resize(self, lengths: ContextLengths) -> Memory:
         """Return a memory of other lengths with the newest of these states."""
-        h_NBMD, n_new = self.h_NBMD, lengths.mem_len - self.mem_len
+        h_NBMD = self.h_NBMD
+        n_new = lengths.mem_len - self.mem_len
         if n_new:
             # Negative padding removes entries.
             h_NBMD = F.pad(h_NBMD, (0, 0, n_new, 0))
@@ -122,6 +126,33 @@ def attention_mask(
     state_S = torch.arange(n_kept + tgt_len, device=filled_B.device)
     distance_LS = token_L[:, None] + n_kept - state_S
     return (distance_LS >= 0) & (distance_LS <= farthest_BL[:, :, None])
+
+
+class Mask:
+    """States that each query attends to, as numbers added to scores.
+
+    Args:
+        mask_BLS: True where query l attends to state s.
+        dtype: precision of the scores.
+        ranges: start and stop of ranges of states; every query attends to all states outside of
+            them. None: no such states are known.
+    """
+
+    def __init__(
+        self, mask_BLS: Tensor, dtype: torch.dtype, ranges: Sequence[tuple[int, int]] | None = None
+    ) -> None:
+        self.mask_BLS = mask_BLS
+        self.has_ranges = ranges is not None
+        self.parts = []
+        for start, stop in [(0, mask_BLS.size(-1))] if ranges is None else ranges:
+            if start < stop:
+                added_BLX = torch.where(mask_BLS[..., start:stop], 0.0, -math.inf)
+                self.parts.append((start, added_BLX.to(dtype)))
+
+    def hide_(self, score_HBLS: Tensor, rows: slice) -> None:
+        """Set masked scores of some rows to -inf."""
+        for start, added_BLX in self.parts:
+            score_HBLS.narrow(-1, start, added_BLX.size(-1)).add_(added_BLX[rows])
 
 
 def count_filled(filled_B: Tensor, mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:

@@ -9,6 +9,7 @@ layer-normalization weights                       normal(1, init_std)
 biases                                            0
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,8 @@ from .config import TransformerXLConfig
 
 INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
 """Parameters of position schemes, except biases per distance."""
+TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
+"""Scores computed at once; on a CPU, as many as fit in the caches of a few cores."""
 PROJECTIONS = ("embedding.projections.", "head.down")
 """Name prefixes of the projections from and to the width of embeddings."""
 
@@ -48,7 +51,8 @@ def layer_norm(config: TransformerXLConfig) -> nn.LayerNorm:
 
 def make_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
     """Return the norms before a sublayer and after its residual sum."""
-    norm, same = layer_norm(config), nn.Identity()
+    norm = layer_norm(config)
+    same = nn.Identity()
     return (same, norm) if config.norm == "post" else (norm, same)
 
 
@@ -108,7 +112,8 @@ class OneDnnLinear(torch.autograd.Function):
 
 def weight_gradient(d_out: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of W in x W^T: d_weight_ID."""
-    d_out_YI, x_YD = d_out.flatten(0, -2), x.flatten(0, -2)
+    d_out_YI = d_out.flatten(0, -2)
+    x_YD = x.flatten(0, -2)
     if not uses_onednn(d_out_YI, x_YD):
         return d_out_YI.t() @ x_YD
     # The first operand is copied, so that it should be the smaller one.
@@ -122,6 +127,26 @@ def multiply_heads(x_HYA: Tensor, weight_HCA: Tensor) -> Tensor:
     if x_HYA.size(0) and uses_onednn(x_HYA, weight_HCA):
         return torch.stack([multiply(*pair) for pair in zip(x_HYA, weight_HCA, strict=True)])
     return torch.bmm(x_HYA, weight_HCA.mT)
+
+
+def tiles(
+    q_HBLK: Tensor, n_state: int, n_score: int | None = None
+) -> Iterator[tuple[slice, slice]]:
+    """Yield heads and rows computed at once: all rows of some heads, or some rows of one head.
+
+    A tile has one matrix for every core, and about TILE_SCORES scores.
+    """
+    H, B, L, _ = q_HBLK.shape
+    if not B * L:
+        return
+    n_core = torch.get_num_threads()
+    n_score = n_score or TILE_SCORES.get(q_HBLK.device.type, TILE_SCORES["elsewhere"])
+    n_matrix = max(n_score // (L * n_state) // n_core, 1) * n_core
+    n_head = max(n_matrix // B, 1)
+    n_row = min(n_matrix, B)
+    for head in range(0, H, n_head):
+        for row in range(0, B, n_row):
+            yield slice(head, head + n_head), slice(row, row + n_row)
 
 
 class Linear(nn.Linear):
@@ -155,7 +180,8 @@ class LinearOfParts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out_BSI: Tensor) -> tuple[Tensor | None, ...]:
         h_BSD, weight_ID = ctx.saved_tensors
-        (needs_memory, needs_h, _), n_memory = ctx.needs_input_grad, ctx.n_memory
+        (needs_memory, needs_h, _) = ctx.needs_input_grad
+        n_memory = ctx.n_memory
         weight_DI = weight_ID.to(d_out_BSI.dtype).t()
         d_memory_BMD = multiply(d_out_BSI[:, :n_memory], weight_DI) if needs_memory else None
         d_h_BLD = multiply(d_out_BSI[:, n_memory:], weight_DI) if needs_h else None

@@ -31,7 +31,8 @@ class Segment(Protocol):
 
 def score_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
-    targets_BL, doc_pos_BL = segment.choose_targets(getattr(net, "head", None)), segment.doc_pos_BL
+    targets_BL = segment.choose_targets(getattr(net, "head", None))
+    doc_pos_BL = segment.doc_pos_BL
     return net.loss(segment.tokens_BL, targets_BL, memory, doc_pos_BL, segment.n_reread)
 
 

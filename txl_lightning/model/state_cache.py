@@ -59,15 +59,19 @@ class StateCache:
 
     def append(self, h_BLD: Tensor, tokens_BL: Tensor) -> StateCache:
         """Return the cache after a segment, of whose tokens h_BLD are the states."""
-        dtype, n_new = torch.promote_types(h_BLD.dtype, torch.float32), h_BLD.size(1)
+        dtype = torch.promote_types(h_BLD.dtype, torch.float32)
+        n_new = h_BLD.size(1)
         key_BLD = F.normalize(h_BLD.detach().to(dtype), dim=-1)
         # Before the first token there is no state; no token sees that slot.
         last_BD = torch.zeros_like(key_BLD[:, 0]) if self.last_BD is None else self.last_BD
         cache = self._reserve(n_new, key_BLD)
-        slots, start, stop = cache.slots, cache.end, cache.end + n_new
+        slots = cache.slots
+        start = cache.end
+        stop = cache.end + n_new
         slots.key_BDC[..., start] = last_BD
         slots.key_BDC[..., start + 1 : stop] = key_BLD[:, :-1].mT
-        slots.next_BC[:, start:stop], slots.used = tokens_BL, stop
+        slots.next_BC[:, start:stop] = tokens_BL
+        slots.used = stop
         return replace(cache, end=stop, n_read=self.n_read + n_new, last_BD=key_BLD[:, -1].clone())
 
     def _reserve(self, n_new: int, like: Tensor) -> StateCache:
@@ -127,9 +131,11 @@ class StateCache:
             for first in range(0, n_query, QUERIES):
                 queries = slice(first, first + QUERIES)
                 own_Q1, begin_Q1 = own_L[queries, None], begin_L[queries, None]
-                start, stop = int(begin_Q1.min()), int(own_Q1[-1]) + 1
+                start = int(begin_Q1.min())
+                stop = int(own_Q1[-1]) + 1
                 weight_QS = self.workspace.get("weights", (len(own_Q1), stop - start), query_BLD)
-                key_DS, slot_S = self.slots.key_BDC[row, :, start:stop], torch.arange(start, stop)
+                key_DS = self.slots.key_BDC[row, :, start:stop]
+                slot_S = torch.arange(start, stop)
                 torch.mm(query_BLD[row, queries], key_DS, out=weight_QS).exp_()
                 # Slots that some of these queries do not see are at either end.
                 left, right = int(begin_Q1.max()) - start, int(own_Q1[0]) + 1 - start
@@ -144,7 +150,9 @@ def sum_matches(weight_QS: Tensor, next_S: Tensor, target_Q: Tensor) -> Tensor:
     if not weight_QS.is_cpu:
         return weight_QS.where(next_S == target_Q[:, None], 0).sum(dim=-1)
     # On a CPU, comparing all pairs takes three times as long.
-    weights, tokens, targets = weight_QS.numpy(), next_S.numpy(), target_Q.tolist()
+    weights = weight_QS.numpy()
+    tokens = next_S.numpy()
+    targets = target_Q.tolist()
     slots = {target: np.flatnonzero(tokens == target) for target in set(targets)}
     return torch.tensor([weights[q].take(slots[each]).sum() for q, each in enumerate(targets)])
 

@@ -109,14 +109,16 @@ class TransformerXL(nn.Module):
         batch_size, tgt_len = tokens_BL.shape
         require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         memory = self.empty_memory(batch_size) if memory is None else memory
-        n_row, tokens = memory.batch_size, f"{batch_size}, those of the tokens"
+        n_row = memory.batch_size
+        tokens = f"{batch_size}, those of the tokens"
         require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
         sizes = memory.h_NBMD.size(0), memory.h_NBMD.size(3)
         expected = self.config.n_layer, self.config.d_model
         network = f"{expected}, as in the network"
         require(sizes == expected, "memory", f"(n_layer, d_model) {sizes}", network)
         mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
-        dtype, distance_T = self.compute_dtype, memory.distances(tgt_len)
+        dtype = self.compute_dtype
+        distance_T = memory.distances(tgt_len)
         h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5).to(dtype)
         states = [h_BLD]
         with torch.autocast(self.device.type, enabled=False):
@@ -179,7 +181,8 @@ class RelativeAttention(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        D, inner = config.d_model, config.n_head * config.head_width
+        D = config.d_model
+        inner = config.n_head * config.head_width
         self.heads = (config.n_head, config.head_width)
         self.dropatt = config.dropatt
         self.attend = KERNELS[config.kernel]

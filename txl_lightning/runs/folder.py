@@ -16,8 +16,13 @@ from typing import Any
 from ..errors import CheckpointError, StorageError
 from ..files import explain_write_errors, host_name, is_running, local_path
 
-CONFIG, METRICS, STATE, VOCAB = "config.yaml", "metrics.csv", "run.json", "vocab.json"
-CHECKPOINTS, BEST, LAST = "checkpoints", "best.ckpt", "last.ckpt"
+CONFIG = "config.yaml"
+METRICS = "metrics.csv"
+STATE = "run.json"
+VOCAB = "vocab.json"
+CHECKPOINTS = "checkpoints"
+BEST = "best.ckpt"
+LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"  # the last.ckpt of an earlier step
 CONVERTED = "config.json"  # settings of the network in a converted folder
 KEY = "txl_lightning"  # of what we add to a checkpoint, or to a converted folder's settings

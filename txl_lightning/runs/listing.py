@@ -15,7 +15,6 @@ from .metrics_table import RunMetrics, read_metrics
 
 STATE_SHAPE = {"state": str, "step": int, "parameters": int, "host": str, "pid": int}
 STATE_SHAPE |= {"tokens": int, "seconds": float}
-STATE_SHAPE["validations"] = {...: {"step": float, ...: float}}  # only without loggers
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,14 @@ def find_write_time(folder: Path) -> float:
 
 
 def load_run(folder: Path) -> Run:
-    config, state = folder / CONFIG, folder / STATE
+    config = folder / CONFIG
     try:
         settings = flatten_settings(load_yaml(config.read_bytes()))
     except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise DataError(f"{config}: damaged, or not what fit wrote") from error
-    status = read_json(state, STATE_SHAPE)
-    return Run(folder, settings, read_metrics(folder, state=status), status)
+    status = read_json(folder / STATE, STATE_SHAPE)
+    metrics = read_metrics(folder, (), status["tokens"], status["seconds"])
+    return Run(folder, settings, metrics, status)
 
 
 def shorten_paths(paths: Sequence[str | Path]) -> list[str]:

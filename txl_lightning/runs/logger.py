@@ -41,7 +41,8 @@ class RunLogger(CSVLogger):
     def drop_rows(self, n_step: int, validation_due: bool, tokens: float = math.inf) -> None:
         """Drop the rows that a run resumed after `n_step` steps, counted from 0, and so many tokens
         logs again: also the last validation's if it is still due."""
-        kept, rows = [], self.experiment.read_rows()
+        kept = []
+        rows = self.experiment.read_rows()
         for row in rows:
             done_again = validation_due and any(row[key] for key in row if key.startswith("val/"))
             # Of a validation while the gradients of the next step accumulated; in float32.

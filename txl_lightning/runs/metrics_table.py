@@ -16,9 +16,6 @@ from .folder import METRICS
 
 ERROR = "_error"  # suffix of the name of a metric's standard error
 TOKENS = "val/tokens_seen"
-MAX_SECONDS = 8e13  # of a timedelta
-NO_STATE: dict[str, Any] = {"validations": {}, "tokens": 0, "seconds": 0.0}
-COUNTS = ("step", "tokens_seen", "seconds")  # ends of names of metrics that are finite
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,8 @@ class RunMetrics:
     @property
     def headlines(self) -> dict[str, str]:
         """The main results of a run as text, by label; missing ones are left out."""
-        best, texts = self.best or {}, {}
+        best = self.best or {}
+        texts = {}
         bits = self.bits if self.bits in best else "nats"
         if best:
             texts[f"best validation ({bits.replace('_', ' ')})"] = format_cell(best, bits)
@@ -84,7 +82,7 @@ class RunMetrics:
             tokens = max(self.tokens, self.last("train/tokens_seen"), self.last(TOKENS))
             seconds = max(self.seconds, self.last("train/seconds"))
             texts["training tokens"] = f"{tokens:,.0f}"
-            texts["training time"] = str(timedelta(seconds=int(min(seconds, MAX_SECONDS))))
+            texts["training time"] = str(timedelta(seconds=int(seconds)))
         if rates := [rate for _, rate in self.curve("train/tokens_per_second")]:
             texts["tokens per second (median)"] = f"{median(rates):,.0f}"
         if peak := self.last("train/peak_memory_bytes"):
@@ -93,10 +91,9 @@ class RunMetrics:
 
 
 def read_metrics(
-    folder: Path, loggers: Iterable[Any] = (), state: Mapping[str, Any] = NO_STATE
+    folder: Path, loggers: Iterable[Any] = (), tokens: int = 0, seconds: float = 0.0
 ) -> RunMetrics:
-    """Load metrics.csv, after flushing Lightning's loggers; a run without loggers has only the
-    validations of its state, in run.json."""
+    """Load metrics.csv, after flushing Lightning's loggers; tokens and seconds are the run's."""
     for logger in loggers:
         logger.save()
     rows: dict[int, list[dict[str, float]]] = {}
@@ -105,18 +102,14 @@ def read_metrics(
         # Lightning logs a step before it counts it.
         step = int(values.pop("step")) + 1
         of_step = rows.setdefault(step, [{"step": step}])
-        tokens = values.get(TOKENS)
-        same = (row for row in of_step if tokens is None or row.get(TOKENS, tokens) == tokens)
+        seen = values.get(TOKENS)
+        same = (row for row in of_step if seen is None or row.get(TOKENS, seen) == seen)
         if (row := next(same, None)) is None:
             # Another validation while gradients accumulate.
             of_step.append(row := {"step": step})
         # If a killed run repeated a step, the later values count.
         row.update(values)
-    state = NO_STATE | state
-    validations = ({**row, "step": int(row["step"])} for row in state["validations"].values())
-    found = [row for step in sorted(rows) for row in rows[step]]
-    found = found or sorted(validations, key=lambda row: row["step"])
-    return RunMetrics(found, state["tokens"], state["seconds"])
+    return RunMetrics([row for step in sorted(rows) for row in rows[step]], tokens, seconds)
 
 
 def read_log(path: Path) -> Iterator[dict[str, str]]:
@@ -126,11 +119,8 @@ def read_log(path: Path) -> Iterator[dict[str, str]]:
             # Row by row, which takes a third of the memory.
             for row in csv.DictReader((line for line in file if line[-1] == "\n"), restval=""):
                 int(row["step"])
-                for name, cell in row.items():
-                    # Losses may be infinite; counts may not.
-                    is_finite = abs(float(cell or 0)) < MAX_SECONDS
-                    if not is_finite and str(name).endswith(COUNTS):
-                        raise ValueError(f"{name} {cell}")
+                for cell in row.values():
+                    float(cell or 0)
                 yield row
     except (LookupError, TypeError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: damaged ({error}); mend it, or move it away") from error

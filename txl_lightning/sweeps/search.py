@@ -4,8 +4,8 @@ A proposal depends on the file, the seed and the earlier trials, so that a sweep
 same ones. Differences from W&B: a grid has the file's order, `random` other numbers; `bayes` is a
 tree-structured Parzen estimator (Bergstra et al. 2011) without the failed trials, not a Gaussian
 process; `early_terminate` is asynchronous successive halving (Li et al. 2020), Hyperband with one
-bracket: at validations min_iter * eta^k, or max_iter / eta^(s - k), a trial continues if its best
-value so far is among the best 1/eta of all trials that got there.
+bracket: at validations min_iter * eta^k a trial continues if its best value so far is among the
+best 1/eta of all trials that got there.
 """
 
 import itertools
@@ -39,9 +39,10 @@ CHECKS = {
     "parameters": (lambda it: isinstance(it, dict) and it, "keys of fit with values"),
 }
 KEYS = [*CHECKS, "name", "description", "project", "entity", "program"]
-KEYS += [f"early_terminate.{key}" for key in ("type", "min_iter", "max_iter", "s", "eta")]
-HALVING = "type hyperband, min_iter or max_iter and s, and a whole number eta of 2 or more"
-PARAMETER_KEYS = {"distribution", "value", "values", "min", "max", "q"}
+KEYS += [f"early_terminate.{key}" for key in ("type", "min_iter", "eta")]
+HALVING = "type hyperband, min_iter, and a whole number eta of 2 or more"
+PARAMETER_KEYS = {"distribution", "value", "values", "min", "max"}
+DISTRIBUTIONS = (None, "uniform", "int_uniform", "log_uniform_values")
 PARAMETER = "value, values, or a distribution of numbers (for YAML 1e-4 is a text, 1.0e-4 a number)"
 # Errors of Optuna from unexpected values in a sweep file or a journal.
 INVALID = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError)
@@ -77,10 +78,6 @@ def check_config(config: Any) -> None:
 
 def check_parameter(trial: Trial, key: str, spec: Any, method: str) -> None:
     require(isinstance(spec, dict) and set(spec) <= PARAMETER_KEYS, key, spec, PARAMETER)
-    low, high, name = spec.get("min"), spec.get("max"), str(spec.get("distribution"))
-    if isinstance(low, int | float) and isinstance(high, int | float):
-        require(low <= high, f"{key}.min", low, f"at most max ({high})")
-        require(low > 0 or "log" not in name, f"{key}.min", low, f"above 0 for {name}")
     with refuse_invalid(key, spec, PARAMETER):
         # Optuna checks the rest.
         list_values(spec) if method == "grid" else suggest_value(trial, key, spec)
@@ -122,8 +119,8 @@ def make_pruner(config: Mapping[str, Any]) -> BasePruner:
     if spec is None:
         return NopPruner()
     with refuse_invalid("early_terminate", spec, HALVING):
+        first = spec["min_iter"]
         eta = spec.get("eta", 3)
-        first = spec["max_iter"] // eta ** spec["s"] if "max_iter" in spec else spec["min_iter"]
         if spec["type"] != "hyperband" or not all(isinstance(n, int) for n in (first, eta)):
             raise ValueError
         return SuccessiveHalvingPruner(min_resource=first, reduction_factor=eta)
@@ -147,19 +144,16 @@ def suggest_parameters(study: Study, trial: Trial, config: Mapping[str, Any]) ->
 
 
 def suggest_value(trial: Trial, key: str, spec: Mapping[str, Any]) -> Any:
-    low, high = spec.get("min"), spec.get("max")
-    is_whole = isinstance(low, int) and isinstance(high, int)
-    name = spec.get("distribution", "int_uniform" if is_whole else "uniform")
-    kind = name.removeprefix("q_")
     if "values" in spec or "value" in spec:
         return trial.suggest_categorical(key, list_values(spec))
-    if kind == "int_uniform" and is_whole:
-        return trial.suggest_int(key, low, high)
-    if kind not in ("uniform", "log_uniform_values"):
+    name = spec.get("distribution")
+    limits = spec["min"], spec["max"]
+    is_whole = all(isinstance(limit, int) for limit in limits)
+    if name not in DISTRIBUTIONS or (name == "int_uniform" and not is_whole):
         raise ValueError
-    value = trial.suggest_float(key, low, high, log=kind != "uniform")
-    step = spec.get("q", 1)
-    return round(value / step) * step if kind != name else value
+    if name == "int_uniform" or (name is None and is_whole):
+        return trial.suggest_int(key, *limits)
+    return trial.suggest_float(key, *limits, log=name == "log_uniform_values")
 
 
 def list_values(spec: Mapping[str, Any]) -> list[Any]:

@@ -35,7 +35,9 @@ class Sweep:
     """The trials of a sweep file, in a folder that is locked until their processes have ended."""
 
     def __init__(self, config: Mapping[str, Any], folder: Path, seed: int) -> None:
-        self.config, self.folder, self.metric = config, folder, config["metric"]["name"]
+        self.config = config
+        self.folder = folder
+        self.metric = config["metric"]["name"]
         self.is_maximized = config["metric"].get("goal") == "maximize"
         self.lock = lock_folder(folder)
         self.study = open_study(config, folder, seed)
@@ -137,10 +139,7 @@ class Sweep:
     def report_values(self, trial: Trial, folder: Path, has_ended: bool = False) -> float:
         """Report the best value after each new validation; return the last one."""
         values, columns = read_metric(folder, self.metric)
-        has_validated = any(column.startswith("val/") for column in columns)
-        # Training may be logged for the first time after the first validation.
-        is_due = has_ended or (has_validated and not self.metric.startswith("train/"))
-        if is_due and not (values if has_ended else self.metric in columns):
+        if has_ended and not values:
             expected = f"one that is logged: {', '.join(columns)}"
             raise invalid("metric.name", self.metric, expected)
         best = [*itertools.accumulate(values, max if self.is_maximized else min)]

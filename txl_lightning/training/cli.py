@@ -14,15 +14,12 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from rich.console import Console
 
 from .. import errors
 from ..checkpoints import LoadedCheckpoint
 from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
-from ..model.contract import CLASS, make_config
-from ..option_errors import explain_value_error
-from ..runs.folder import list_versions
+from ..model.config import CLASS, make_config
 from ..tables import align_columns
 from .callbacks.save_run import SaveRun, print_once
 from .loops import replace_signal_handlers
@@ -35,7 +32,6 @@ from .options import (
     load_configs,
     make_parser,
     parse,
-    refuse_urls,
 )
 from .own_text import adopt_recipe
 from .start import (
@@ -46,11 +42,9 @@ from .start import (
     find_start,
     load_weights,
     names_new_text,
-    refuse_moved_run,
 )
 from .trainer_parts import (
     as_list,
-    check_monitors,
     check_processes,
     make_callbacks,
     make_loggers,
@@ -94,19 +88,14 @@ def set_up_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     errors.silence_warnings()
-    Console.on_broken_pipe = raise_again
-
-
-def raise_again(_: Console) -> None:
-    # A closed pipe is exit code 141; with rich's own method it is 1.
-    raise
 
 
 class TxlCLI(LightningCLI):
     """One command: LightningCLI itself would take a second to build a parser for each of four."""
 
     def __init__(self, command: str, words: list[str]) -> None:
-        self.command, self.words = command, words
+        self.command = command
+        self.words = words
         super().__init__(
             run=False, save_config_callback=SaveRun, load_from_checkpoint_support=False
         )
@@ -130,10 +119,8 @@ class TxlCLI(LightningCLI):
     def find_checkpoint(self, settings: Namespace) -> None:
         """Load the checkpoint to start from, if any."""
         resume = settings.resume if self.command == "fit" else "never"
-        mirror, root = settings.checkpoint.mirror, Path(settings.trainer.default_root_dir or RUNS)
-        refuse_urls(settings.trainer, "trainer")
-        if resume != "never" and not mirror and not list_versions(root):
-            refuse_moved_run(self.words, root)
+        mirror = settings.checkpoint.mirror
+        root = Path(settings.trainer.default_root_dir or RUNS)
         self.checkpoint = found = find_start(resume, settings.ckpt_path, root, mirror)
         if found is None and self.command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
@@ -146,7 +133,8 @@ class TxlCLI(LightningCLI):
 
     def adopt_settings(self, checkpoint: LoadedCheckpoint) -> None:
         """Parse with the checkpoint's settings, in a parser of the options of its network."""
-        saved, given = checkpoint.settings["net"].get(CLASS), self.config.model.net.get(CLASS)
+        saved = checkpoint.settings["net"].get(CLASS)
+        given = self.config.model.net.get(CLASS)
         if saved != given:
             expected = f"{saved}, as in the checkpoint"
             errors.require(given is None, f"model.net.{CLASS}", given, expected)
@@ -181,7 +169,7 @@ class TxlCLI(LightningCLI):
         try:
             self.config_init = self.parser.instantiate(parts, instantiate_groups=False)
         except ValueError as error:
-            raise ValueError(explain_value_error(str(error))) from error
+            raise ValueError(self.parser.explain_error(str(error))) from error
         self.trainer = self.instantiate_trainer()
         parts = self.config.clone()
         del parts["trainer"]
@@ -189,23 +177,25 @@ class TxlCLI(LightningCLI):
         build = (lambda _, **settings: make_config(settings)), kind, False
         with explain_out_of_memory(self.config):
             parts = self.parser.instantiate(parts, instantiators=[build])
-        self.model, self.datamodule = parts.model, parts.data
+        self.model = parts.model
+        self.datamodule = parts.data
         if "adapt" in parts:
-            rate, n_row = parts.adapt.rate, parts.data.config.eval_batch_size
-            is_possible = not rate or n_row == 1
+            rate = parts.adapt.rate
+            is_possible = not rate or parts.data.config.eval_batch_size == 1
             errors.require(is_possible, "adapt.rate", rate, "null, or data.eval_batch_size 1")
             self.model.memory_bank.adaptation = parts.adapt if parts.adapt.adapts else None
 
     def instantiate_trainer(self, **_: Any) -> Trainer:
         """Make the Trainer; what Lightning refuses, and too many processes, are ValueErrors."""
-        given, settings = self.config_init.trainer, self.config.trainer
+        given = self.config_init.trainer
+        settings = self.config.trainer
         expected = "false, because a run has loggers and checkpoints"
         errors.require(not given["barebones"], "trainer.barebones", "true", expected)
-        callbacks = make_callbacks(self.command, self.config, self.defaults)
-        refuse_unusable([*as_list(given["callbacks"]), *callbacks])
+        refuse_unusable(as_list(given["callbacks"]))
         options = {"plugins": make_plugins(given["plugins"], self.checkpoint)}
         more = self.config.wandb, self.resumed
-        options |= make_loggers(self.command, given["logger"], settings, *more)
+        options["logger"] = make_loggers(self.command, given["logger"], settings, *more)
+        callbacks = make_callbacks(self.command, self.config, self.defaults, options["logger"])
         # LightningCLI adds these, and SaveRun, to those of the settings.
         self.trainer_defaults = {"callbacks": callbacks}
         try:
@@ -219,7 +209,8 @@ class TxlCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Load weights that begin a run; refuse another text before its folder is made."""
-        source, is_fit = self.checkpoint, self.command == "fit"
+        source = self.checkpoint
+        is_fit = self.command == "fit"
         # Its mapped tensors would keep a file on the disk that training replaces.
         del self.checkpoint, self.resumed
         if source is None:
@@ -237,8 +228,6 @@ class TxlCLI(LightningCLI):
             self.datamodule.load_state_dict(text)
 
     def run(self) -> None:
-        if self.command == "fit":
-            check_monitors(self.trainer, self.model, self.datamodule)
         is_file = self.ckpt_path is not None and not self.ckpt_path.is_dir()
         ckpt_path = str(self.ckpt_path) if is_file else None
         # weights_only: otherwise Lightning would run code in a checkpoint that a plugin reads.
@@ -265,7 +254,8 @@ def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None
     if not trainer.default_root_dir:
         trainer.default_root_dir = RUNS if command == "fit" else str(start.run_folder)
     if command in ("fit", "predict"):
-        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir)
+        advice = "; checkpoint.mirror copies runs to one"
+        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
 
 
 @contextmanager

@@ -61,7 +61,8 @@ class Lamb(Optimizer):
         for weight in weights:
             if not self.state[weight]:
                 self.state[weight] |= {n: torch.zeros_like(weight) for n in ("mean", "square")}
-        (beta1, beta2), gradients = group["betas"], [weight.grad for weight in weights]
+        beta1, beta2 = group["betas"]
+        gradients = [weight.grad for weight in weights]
         means, squares = ([self.state[w][name] for w in weights] for name in ("mean", "square"))
         torch._foreach_lerp_(means, gradients, 1 - beta1)
         torch._foreach_mul_(squares, beta2)

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
@@ -18,14 +20,12 @@ from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
 from ..machine import peak_memory
 from ..model import EvalLengths, EvalSameLength, NetworkConfig, TransformerXLConfig
-from ..model.contract import AnyMemory, describe_config, make_config
+from ..model.config import describe_config, make_config
+from ..model.contract import AnyMemory
 from ..model.reading import readings, score_answers, score_segment
-from .callbacks.training_state import NonFiniteGuard, TrainingStateCheckpoint
-from .callbacks.weight_averaging import refuse_other_averages, select_trained_weights
-from .fsdp import shard
+from .loops import PassLimit, count_steps, limit_passes
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
-from .passes import PassLimit, count_steps, limit_passes
-from .ranks import CpuProcessGroup
+from .ranks import CpuProcessGroup, shard
 from .segments import (
     MeanNats,
     MemoryBank,
@@ -34,6 +34,10 @@ from .segments import (
     recompute_layers,
     segment_loss,
 )
+from .training_state import NonFiniteGuard, TrainingStateCheckpoint
+
+TRAINED = "trained"  # key in a checkpoint of WeightAverage: the weights, beside their average
+AVERAGE = "average"  # and in fit, the average
 
 
 class LanguageModel(LightningModule):
@@ -124,7 +128,8 @@ class LanguageModel(LightningModule):
         n_part = self.corpus.config.micro_batches if self.corpus else 1
         nats_BL, memory = segment_loss(self.net, segment, memory, n_part)
         self.memory_bank.stage("train", 0, memory)
-        n_row, n_rank = len(segment.tokens_BL), self.trainer.world_size
+        n_row = len(segment.tokens_BL)
+        n_rank = self.trainer.world_size
         self.segment_tokens = n_row * segment.new_len * n_rank
         self.train_nats.update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
@@ -134,7 +139,8 @@ class LanguageModel(LightningModule):
 
     def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Score a segment and update its memory; return nats_BL, nan where nothing is scored."""
-        segment, bank = Segment.from_batch(batch, self.net.config.n_token), self.memory_bank
+        segment = Segment.from_batch(batch, self.net.config.n_token)
+        bank = self.memory_bank
         memory = bank.get(self.stage, dataloader_idx, len(segment.tokens_BL))
         if example_len := self.corpus.store.example_len if self.corpus else None:
             nats_BL, right_BL, memory = score_answers(bank.reader, segment, memory)
@@ -187,7 +193,10 @@ class LanguageModel(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": by_step}
 
     def configure_callbacks(self) -> list[Callback]:
-        refuse_other_averages(self.trainer.callbacks)
+        for each in self.trainer.callbacks:
+            is_exact = not isinstance(each, WeightAveraging | StochasticWeightAveraging)
+            expected = "WeightAverage of txl_lightning, which resumes exactly"
+            require(is_exact, "trainer.callbacks", type(each).__name__, expected)
         self.guard = NonFiniteGuard(self.optim.max_skipped_updates)
         return [self.guard, TrainingStateCheckpoint()]
 
@@ -221,7 +230,14 @@ class LanguageModel(LightningModule):
         except RuntimeError:
             return  # load_from_checkpoint has no Trainer
         if trainer.state.fn == "fit":
-            select_trained_weights(checkpoint, trainer.callbacks)
+            if TRAINED in checkpoint:
+                checkpoint[AVERAGE] = checkpoint["state_dict"]
+                checkpoint["state_dict"] = checkpoint.pop(TRAINED)
+                if "WeightAverage" not in [type(each).__name__ for each in trainer.callbacks]:
+                    rank_zero_warn(
+                        "the checkpoint holds an average of weights; without the callback "
+                        "WeightAverage training continues from the weights themselves"
+                    )
             if self.pass_limit:
                 self.pass_limit.load(checkpoint)
         # Otherwise Lightning would round weights of 64-true to the float32 of a new network.

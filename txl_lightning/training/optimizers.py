@@ -76,7 +76,8 @@ def fall(factor: float, config: OptimConfig) -> float:
 
 def wsd(progress: float, config: OptimConfig) -> float:
     """Warmup-stable-decay: linear to min_lr_ratio in the last decay_fraction (Hu et al. 2024)."""
-    remaining, decay = 1 - progress, config.decay_fraction
+    remaining = 1 - progress
+    decay = config.decay_fraction
     return 1.0 if remaining >= decay else fall(remaining / decay, config)
 
 

@@ -3,7 +3,7 @@
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,29 +16,24 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ..command_line import COMMANDS, ConfigOption, Parser, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..errors import (
+    convert_fields,
     flatten_settings,
     prefix_errors,
     require,
-    shorten,
+    require_at_least,
 )
-from ..files import find_config, load_yaml, local_path
+from ..files import find_config, load_yaml
 from ..imports import is_class_path
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
-from ..model.contract import CLASS, find_config_class
-from .callbacks.checkpointing import CheckpointConfig
-from .callbacks.report import ReportConfig
-from .callbacks.time_budget import PlanConfig
-from .callbacks.wandb import WandbConfig
+from ..model.config import CLASS, find_config_class
+from .loops import check_least_steps
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end
-from .passes import check_epochs, check_least_steps
 
 Resume = Literal["auto", "must", "never"]
 LIMITS = ("max_steps", "max_epochs")
 RUNS = "runs"
-LOGGER_FOLDER = "--trainer.logger.save_dir="
-NO_LOGGER = "--trainer.logger=false"
 RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
 """Arguments of Trainer.fit and the like that are not options."""
 TRAINER_DEFAULTS = {
@@ -69,8 +64,6 @@ FIT_ONLY = (
     *("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_"),
 )
 """Beginnings of the options that only fit uses."""
-FOLDERS = ("default_root_dir", "dir", "dirpath", "root_dir", "save_dir")
-"""Settings of the Trainer, of its loggers, callbacks and profilers that name a folder."""
 GROUPS = {
     "model.net": "Network",
     "model": "Evaluation and compilation",
@@ -97,12 +90,68 @@ HELP_TEXTS = {
     "same place or later, ends it before; -1: as many as there are steps.",
     "trainer.val_check_interval": "Segments from one validation to the next.",
     "trainer.limit_val_batches": "Most segments that a validation reads; left out, all.",
-    "trainer.logger": "Logger besides metrics.csv, for example WandbLogger; false: no logger.",
+    "trainer.logger": "Logger besides metrics.csv, for example WandbLogger; false: no other.",
     "trainer.callbacks": "Callbacks besides ours. Your own need --allow_imports PACKAGE on the "
     "command line, which lets options and configs name its classes.",
     "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
 }
 """Help of single options, and where Lightning's own does not fit an endless loader."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When last.ckpt is written, besides validations and the end, and where it is copied to."""
+
+    every_n_steps: int | None = None
+    """Number of steps between writes."""
+    mirror: str | None = None
+    """URL (s3://, gs://, file://) to which a run is copied after each write; with resume, it is
+    fetched from there if it is not on this machine."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, every_n_steps=1)
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """Duration of a run."""
+
+    minutes: float | None = None
+    """Minutes of training and validations together, at any speed: learning rate and validations
+    follow the clock, and the last step is when the time is over (at most trainer.max_steps)."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        expected = "greater than 0, or null"
+        require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, expected)
+
+
+@dataclass(frozen=True)
+class WandbConfig:
+    """Settings of runs whose logger is WandbLogger."""
+
+    required: bool = False
+    """Stop where the server cannot be reached; otherwise the run goes on offline."""
+    checkpoints: Literal["best", "all", "none"] = "best"
+    """Checkpoints that W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Settings of the report of a run."""
+
+    html: bool = True
+    """Write report.html, curve.png and attention.png in the run's folder."""
+    sample_len: int = 200
+    """Tokens that the model writes after each validation; 0: none."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, sample_len=0)
 
 
 class TrainerParser(Parser, LightningArgumentParser):
@@ -151,7 +200,8 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
 def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
     """Return the class of the network's settings that options or else configs name, if any; and
     words with --model.net.class_path in place of --model.net."""
-    name, (given, others) = None, take_option(words, "--model.net")
+    name = None
+    given, others = take_option(words, "--model.net")
     for config in load_configs(words):
         with suppress(LookupError, TypeError):
             name = config["model"]["net"][CLASS]
@@ -210,27 +260,12 @@ def parse(parser: Parser, words: list[str]) -> Namespace:
     try:
         settings = parser.parse_args(words)
     except ArgumentError as error:
-        is_chosen = any(word.startswith((LOGGER_FOLDER, NO_LOGGER)) for word in words)
-        if is_chosen or "arguments are required: save_dir" not in str(error):
-            raise ValueError(explain_error(parser, words, error)) from error
-        # A logger without a folder writes to the folder of runs.
-        root = parse(parser, [*words, NO_LOGGER]).trainer.default_root_dir
-        return parse(parser, [*words, f"{LOGGER_FOLDER}{root or RUNS}"])
+        raise ValueError(parser.explain_error(str(error))) from error
     for key in parser.groups:
         # jsonargparse also accepts null and numbers.
         is_group = isinstance(settings[key], Namespace)
         require(is_group, key, settings[key], "settings by name")
     return settings
-
-
-def explain_error(parser: Parser, words: list[str], error: ArgumentError) -> str:
-    """Return an error in one line, with the config file that causes it."""
-    for path in take_option(words, "-c", "--config")[0]:
-        try:
-            parser.parse_args([f"--config={path}"])
-        except ArgumentError as error_of_file:
-            return f"{shorten(path)}: {parser.explain_error(str(error_of_file))}"
-    return parser.explain_error(str(error))
 
 
 def check_settings(parser: Parser, settings: Namespace) -> None:
@@ -252,8 +287,11 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
 
 def check_duration(settings: Namespace) -> None:
     """Check the limits of steps, of passes and of minutes."""
-    trainer, is_planned = settings.trainer, settings.plan.minutes is not None
-    steps, passes, least = trainer.max_steps, trainer.max_epochs, trainer.min_steps
+    trainer = settings.trainer
+    is_planned = settings.plan.minutes is not None
+    steps = trainer.max_steps
+    passes = trainer.max_epochs
+    least = trainer.min_steps
     require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
     require(passes is not None, "trainer.max_epochs", "null", "a number of passes, or -1: no limit")
     if passes < 0:
@@ -264,19 +302,6 @@ def check_duration(settings: Namespace) -> None:
     expected = "null with plan.minutes, which sets the steps"
     require(least is None or not is_planned, "trainer.min_steps", least, expected)
     check_least_steps(least, steps)
-    check_epochs(trainer)
-
-
-def refuse_urls(value: object, key: str) -> None:
-    """Refuse a URL as a folder, which Lightning or we would make beside the runs."""
-    if isinstance(value, Namespace):
-        for name, part in vars(value).items():
-            refuse_urls(part, f"{key}.{name}")
-    elif isinstance(value, list):
-        for part in value:
-            refuse_urls(part, key)
-    elif isinstance(value, str) and key.rpartition(".")[2] in FOLDERS:
-        local_path(key, value, "; checkpoint.mirror copies runs to one")
 
 
 def check_batches(trainer: Namespace) -> None:

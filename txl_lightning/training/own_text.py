@@ -14,16 +14,17 @@ import torch
 from jsonargparse import Namespace
 
 from ..command_line import Parser
-from ..data.archives import UNPACKERS
-from ..data.user_files import NOT_UTF8, find_binary, list_files
+from ..data.archives import UNPACKED
+from ..data.text_files import NOT_UTF8, find_binary, list_files
 from ..errors import flatten_settings
 from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
 from .callbacks.save_run import print_once
 from .options import TRAINER_DEFAULTS, load_configs, parse
 
-MINUTES, WIDE_MINUTES, WIDE = 5, 15, 192
-"""Minutes of training; those from which the network is WIDE; measured with 2, 5 and 30."""
+MINUTES = 5  # of training; measured with 2, 5 and 30
+WIDE_MINUTES = 15  # from which the network is WIDE
+WIDE = 192  # its d_model
 SMALLEST = 50_000  # bytes of the shortest text with a recipe; shorter ones were not measured
 
 
@@ -45,7 +46,8 @@ SIZES = (
 PASSES = 30  # most passes over the text: on 0.1 MB, 74 were worse than 30
 SUBWORDS = ("bpe", "unigram")
 RESTART_LEN = 512  # memories begin anew at a random place in each so many tokens
-N_VALIDATION, VALIDATION_LEN = 10, 50  # validations of a run, and their batches
+N_VALIDATION = 10  # validations of a run
+VALIDATION_LEN = 50  # batches of each
 STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev_run": False}
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 
@@ -127,19 +129,22 @@ def count_bytes(data: Namespace) -> int:
             if path.is_dir():
                 files = filter(Path.is_file, list_files(path, data_dir).values())
                 files = [
-                    file for file in files if file.suffix in UNPACKERS or find_binary(file) in read
+                    file for file in files if file.suffix in UNPACKED or find_binary(file) in read
                 ]
             n_byte += sum(file.stat().st_size for file in files)
     return n_byte
 
 
 def describe_recipe(n_byte: int, settings: Namespace) -> str:
-    data, net, minutes = settings.data, settings.model.net, settings.plan.minutes
+    data = settings.data
+    net = settings.model.net
+    minutes = settings.plan.minutes
     vocab = data.vocab
     if vocab in SUBWORDS:
         vocab = f"{vocab} of {data.subwords.n_token:,} subwords"
     limit = f"{minutes:g} min, at most " if minutes else ""
-    steps, passes = settings.trainer.max_steps, settings.trainer.max_epochs
+    steps = settings.trainer.max_steps
+    passes = settings.trainer.max_epochs
     duration = limit + (f"{steps:,} steps" if steps >= 0 else f"passes over the text: {passes:,}")
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
     precision = settings.trainer.precision or "32-true"

@@ -16,7 +16,8 @@ from torchmetrics import Metric
 from ..data.stream import IGNORED, Segment
 from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
 from ..model.adaptation import Adaptation, AdaptedReader
-from ..model.contract import AnyMemory, join_rows, require_transformer_xl
+from ..model.config import require_transformer_xl
+from ..model.contract import AnyMemory, join_rows
 from ..model.reading import score_segment
 
 
@@ -29,7 +30,9 @@ class MemoryBank:
     """
 
     def __init__(self, net: Network, eval_lengths: EvalLengths, compiled: bool) -> None:
-        self.net, self.eval_lengths, self.compiled = net, eval_lengths, compiled
+        self.net = net
+        self.eval_lengths = eval_lengths
+        self.compiled = compiled
         self.adaptation: Adaptation | None = None
         self.committed: dict[tuple[str, int], AnyMemory] = {}
         self.staged: dict[tuple[str, int], AnyMemory] = {}
@@ -93,7 +96,9 @@ def segment_loss(
     n_row = len(segment.tokens_BL)
     if min(n_part, n_row) == 1:
         return score_segment(net, segment, memory)
-    part_len, nats, memories = -(-n_row // n_part), [], []
+    part_len = -(-n_row // n_part)
+    nats = []
+    memories = []
     for start in range(0, n_row, part_len):
         rows = slice(start, start + part_len)
         inputs = net, segment.rows(rows), memory.rows(rows)
@@ -137,8 +142,8 @@ class MeanNats(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, nats_BL: Tensor, targets_BL: Tensor) -> None:
-        nats_BL, scored_BL = nats_BL.detach(), targets_BL != IGNORED
-        self.nats += nats_BL.masked_fill(~scored_BL, 0.0).sum(dtype=self.nats.dtype)
+        scored_BL = targets_BL != IGNORED
+        self.nats += nats_BL.detach().masked_fill(~scored_BL, 0.0).sum(dtype=self.nats.dtype)
         self.count += scored_BL.sum()
 
     def compute(self) -> Tensor:

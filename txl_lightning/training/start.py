@@ -6,22 +6,17 @@ from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest, load_data_settings
 from ..checkpoints.mirror import fetch_newer
-from ..command_line import take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
-from ..files import load_yaml
-from ..model.config import LEARNED
-from ..model.contract import CLASS
-from ..runs.folder import CHECKPOINTS, VOCAB, remove_partial_files
-from .callbacks.checkpointing import is_validation_due
-from .callbacks.early_stopping import has_stopped
+from ..model.config import CLASS, LEARNED
+from ..runs.folder import VOCAB, remove_partial_files
+from .callbacks.checkpointing import has_stopped, is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
@@ -96,21 +91,6 @@ def list_texts(data: Namespace | dict[str, Any]) -> list[Any]:
     return [data.get(name) for name in TEXTS]
 
 
-def refuse_moved_run(words: list[str], root: Path) -> None:
-    """Refuse to start anew where a config is of a run that is not in its own folder of runs."""
-    for config in take_option(words, "-c", "--config")[0]:
-        folder = Path(config).absolute().parent
-        if not (folder / CHECKPOINTS).is_dir() or folder.parent.resolve() == root.resolve():
-            continue
-        settings = load_yaml(Path(config).read_text(encoding="utf-8"))
-        if settings["trainer"]["default_root_dir"] == str(root):
-            where = f"{config} is of a run in {folder.parent}"
-            raise CheckpointError(
-                f"resume: nothing under {root}; {where}: "
-                f"give --trainer.default_root_dir {folder.parent}"
-            )
-
-
 def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
     """Exit if a resumed run is complete; refuse a checkpoint with more steps than max_steps."""
     step = checkpoint.get("global_step", 0)
@@ -124,26 +104,20 @@ def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Re
 
 
 def explain_no_step(trainer: Trainer) -> str:
-    """Return why training ended before its first step, and how to go on; "" if nothing is known."""
-    passes, callbacks = trainer.lightning_module.pass_limit, trainer.callbacks
+    """Return why training ended before its first step, and how to go on."""
+    passes = trainer.lightning_module.pass_limit
     by_steps = "max_epochs" if passes and trainer.max_steps == passes.n_step else "max_steps"
-    is_planned = any(isinstance(each, TimeBudget) and each.is_planned for each in callbacks)
-    left = [each.time_remaining() for each in callbacks if isinstance(each, Timer)]
     if trainer.limit_train_batches == 0:
         return "trainer.limit_train_batches is 0: no step is taken"
     if trainer.max_steps == 0:
         return f"trainer.{by_steps} is 0: no step is taken"
     if any(map(has_stopped, trainer.early_stopping_callbacks)):
         return "EarlyStopping has ended this run; a larger patience would continue it"
+    if any(isinstance(each, TimeBudget) for each in trainer.callbacks):
+        return "plan.minutes are used up; more with --plan.minutes"
     if 0 <= trainer.max_steps <= trainer.global_step:
-        more = "--plan.minutes" if is_planned else f"--trainer.{by_steps}"
-        return f"all {trainer.max_steps:,} steps are done; more with {more}"
-    if any(seconds is not None and seconds <= 0 for seconds in left):
-        used = "trainer.max_time, of all parts of the run together, is used up"
-        return f"{used}; more with a longer --trainer.max_time"
-    if trainer.should_stop:
-        return "plan.minutes are used up; more with --plan.minutes" if is_planned else "stopped"
-    return ""
+        return f"all {trainer.max_steps:,} steps are done; more with --trainer.{by_steps}"
+    return "trainer.max_time, of all parts of the run together, is used up"
 
 
 def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) -> None:
@@ -158,7 +132,8 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
         require(value == net[name], f"model.net.{name}", value, expected)
     # A converted checkpoint has no optimizer state.
     if training and "optim" in saved:
-        name, saved_name = model.optim.name, saved["optim"]["name"]
+        name = model.optim.name
+        saved_name = saved["optim"]["name"]
         is_same = EQUAL_STATE.get(name, name) == EQUAL_STATE.get(saved_name, saved_name)
         expected = f"{saved_name}, as in the checkpoint; or convert it, and start from its weights"
         require(is_same, "model.optim.name", name, expected)
@@ -166,7 +141,8 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
 
 def load_weights(source: LoadedCheckpoint, model: LanguageModel, data: CorpusDataModule) -> None:
     """Load the weights of another run; vocabularies must be equal, or of equal size if unknown."""
-    vocab, n_token = source.load_vocabulary(), source.config.n_token
+    vocab = source.load_vocabulary()
+    n_token = source.config.n_token
     if vocab is not None:
         data.load_state_dict({"vocab": vocab.to_json()})
     elif n_token != data.n_token:

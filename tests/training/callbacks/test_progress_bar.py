@@ -10,8 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.runs.metrics_table import RunMetrics, read_metrics
 from txl_lightning.training.callbacks import progress_bar
-from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
-from txl_lightning.training.callbacks.throughput import Throughput
+from txl_lightning.training.callbacks.progress_bar import Throughput, TokenProgressBar
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
 
@@ -33,10 +32,10 @@ def watch(fit, tmp_path, monkeypatch):
     def run(terminal: bool, seconds: float = 0, width: int = 140, **options):
         monkeypatch.setenv("COLUMNS", str(width))
         stream = Terminal(terminal)
-        progress = TokenProgressBar(probe := ValidationProbe(0), stream, seconds)
+        progress = TokenProgressBar(stream, seconds)
         progress.interval = seconds
         options |= {"enable_progress_bar": True, "logger": CSVLogger(tmp_path, name="")}
-        fit(Throughput(), probe, progress, **{"log_every_n_steps": 1} | options)
+        fit(Throughput(), ValidationProbe(0), progress, **{"log_every_n_steps": 1} | options)
         return stream.getvalue(), progress
 
     return run
@@ -119,7 +118,7 @@ def test_lines_in_a_pipe_are_as_rare_as_requested_and_a_missing_validation_has_i
 def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
     monkeypatch, make_model, make_trainer
 ):
-    now, progress, trainer = [0.0], TokenProgressBar(ValidationProbe(0)), make_trainer(max_steps=20)
+    now, progress, trainer = [0.0], TokenProgressBar(), make_trainer(max_steps=20)
     model = make_model()
     model.trainer = trainer
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
@@ -136,7 +135,7 @@ def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
 
 
 def test_a_run_with_a_time_limit_shows_the_time_left(make_trainer):
-    progress = TokenProgressBar(ValidationProbe(0))
+    progress = TokenProgressBar()
     by_clock = make_trainer(max_time="00:01:00:00", max_steps=1000)
     assert progress.format_time_left(by_clock) == "1:00:00 left"
     assert progress.format_time_left(make_trainer(max_steps=-1)) == ""
@@ -166,8 +165,7 @@ def test_the_summary_counts_all_tokens_whatever_is_logged(watch, options):
     assert ("best     6          192" in shown) is ("limit_val_batches" not in options)
 
 
-def test_a_test_run_has_its_tokens_and_validation_and_no_folder(watch):
+def test_a_test_run_has_its_tokens_and_no_folder(watch):
     shown, _ = watch(terminal=False, fast_dev_run=True)
     assert "trained 1 of 1 steps, 32 tokens, in 0:00:0" in shown
-    assert "best     1           32" in shown
     assert "folder" not in shown

@@ -19,7 +19,7 @@ from txl_lightning.command_line import PROGRAM
 from txl_lightning.runs.metrics_table import RunMetrics
 from txl_lightning.training.callbacks import report
 from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO, LastCheckpoint
-from txl_lightning.training.callbacks.report import Report, ReportConfig
+from txl_lightning.training.callbacks.report import Report
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -195,17 +195,6 @@ def test_the_page_is_written_after_the_first_validation_and_then_rarely(
     assert states == ["training"] * pages + ["finished"]
 
 
-def test_a_run_without_a_page_has_its_state(fit, tmp_path):
-    states, path = [], tmp_path / "runs" / "run.json"
-    look = LambdaCallback(on_train_batch_start=lambda *_: states.append(path.read_text()))
-    fit(Report(ValidationProbe(0), html=False), look, max_steps=2)
-    states = [json.loads(text) for text in (*states, path.read_text())]
-    assert [about["state"] for about in states] == ["training", "training", "finished"]
-    assert [about["step"] for about in states] == [0, 0, 2]
-    assert states[0]["parameters"] == sum(p.numel() for p in fit.record.trainer.model.parameters())
-    assert list(tmp_path.glob("runs/*.html")) == []
-
-
 def test_a_page_is_named_by_its_run_and_shows_changed_settings_and_next_commands(run_folder):
     text = (run_folder / "report.html").read_text(encoding="utf-8")
     assert f"<h1>{run_folder.parent.name}/version_0</h1>" in text
@@ -232,11 +221,6 @@ def test_only_rank_0_writes_and_not_in_a_trial(tmp_path, is_global_zero, fast_de
     trainer = SimpleNamespace(is_global_zero=is_global_zero, fast_dev_run=fast_dev_run)
     writer.attempt(written.append, trainer)
     assert len(written) == count
-
-
-def test_a_negative_sample_length_is_refused():
-    with pytest.raises(ValueError, match=r"sample_len: invalid -1; .* 0 or more"):
-        ReportConfig(sample_len=-1)
 
 
 def test_a_resumed_run_keeps_its_samples(train, fit, tmp_path):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
-from txl_lightning.training.callbacks import throughput
-from txl_lightning.training.callbacks.throughput import Throughput
+from txl_lightning.training.callbacks import progress_bar
+from txl_lightning.training.callbacks.progress_bar import Throughput
 
 
 @pytest.mark.parametrize("ext_len", [0, 5])
@@ -17,7 +17,7 @@ def test_throughput_counts_new_tokens_without_validation_time(fit, monkeypatch, 
     def wait(seconds: float, *_) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress_bar.time, "perf_counter", lambda: now[0])
     clock = LambdaCallback(
         on_train_batch_end=partial(wait, 1), on_validation_batch_end=partial(wait, 100)
     )

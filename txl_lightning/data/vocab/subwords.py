@@ -1,5 +1,7 @@
 """Subwords by Hugging Face's `tokenizers`: trained on a text, or loaded."""
 
+from __future__ import annotations
+
 import json
 import os
 import pickle
@@ -12,12 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import DataError, convert_fields, print_notice, require_at_least
-from ..documents import FileSlice
 from .base import (
     Piece,
     Vocabulary,
@@ -26,6 +27,9 @@ from .base import (
     join_documents,
     split_between_words,
 )
+
+if TYPE_CHECKING:
+    from ..text_files import FileSlice
 
 PIECE = 100_000  # characters encoded in one piece
 AT_ONCE = 8  # pieces encoded in parallel
@@ -66,7 +70,7 @@ class Subwords(Vocabulary):
     unit = "subword"
 
     @staticmethod
-    def from_tokenizer(tokenizer: dict[str, Any]) -> "Subwords":
+    def from_tokenizer(tokenizer: dict[str, Any]) -> Subwords:
         """Use the tokens of a parsed tokenizer.json; DataError if there are none."""
         vocab = Subwords(json.dumps(tokenizer))
         if not vocab.n_token:
@@ -121,7 +125,9 @@ class Subwords(Vocabulary):
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         # A token's text may depend on the one before it, and a character may need several tokens.
         # tokenizers' DecodeStream raises if an invalid byte changes the text before it.
-        before, pending, n_sent = [], [], 0
+        before = []
+        pending = []
+        n_sent = 0
         for index in ids:
             pending.append(index)
             text = self.decode(before + pending)
@@ -130,7 +136,8 @@ class Subwords(Vocabulary):
             yield new
             n_sent += len(new)
             if new and complete == text:
-                before, pending = pending, []
+                before = pending
+                pending = []
                 n_sent = len(self.decode(before))
         yield self.decode(before + pending)[n_sent:]
 

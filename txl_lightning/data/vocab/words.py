@@ -1,18 +1,22 @@
 """Words separated by white space, as in the original code."""
 
+from __future__ import annotations
+
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, repeat
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...errors import DataError, convert_fields, require, require_at_least
-from ..documents import FileSlice
 from .base import Piece, Vocabulary, decode_whole, join_documents, split_between_words
+
+if TYPE_CHECKING:
+    from ..text_files import FileSlice
 
 UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of these in the vocabulary
 
@@ -27,26 +31,34 @@ class LineEnd:
 
     def add_symbols(self, pieces: Iterable[str]) -> Iterator[str]:
         """Yield a text with its symbols; only the last piece may end with a line end."""
-        before, previous, after = self.start, "", ""
+        before = self.start
+        previous = ""
+        after = ""
         for piece in pieces:
             if previous:
                 yield previous
             previous = before + piece.removesuffix("\n").replace("\n", self.between)
-            before, after = "", self.end
+            before = ""
+            after = self.end
         yield previous + after
 
     def remove_symbols(self, words: Iterable[str]) -> Iterator[str]:
         """Yield the text of each word or symbol; the first and last line may be partial."""
         symbols = self.between.split()
         # A single <S> ends a line after a word, but not at the beginning of a text.
-        run, spare, gap = 0, 0, ""
+        run = 0
+        spare = 0
+        gap = ""
         for word in words:
             if word in symbols:
-                run, gap = run + 1, ""
+                run = run + 1
+                gap = ""
                 yield "\n" if (run + spare) % len(symbols) == 0 else ""
             else:
                 yield gap + word
-                run, spare, gap = 0, len(symbols) - 1, " "
+                run = 0
+                spare = len(symbols) - 1
+                gap = " "
 
 
 LINE_ENDS = {
@@ -90,7 +102,7 @@ class WordOptions:
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}
 
-    def fill(self, corpus: "WordOptions | None" = None) -> "WordOptions":
+    def fill(self, corpus: WordOptions | None = None) -> WordOptions:
         """Return the options with those of a corpus, or DEFAULTS, where they are not given."""
         return WordOptions(**DEFAULTS | (corpus.given if corpus else {}) | self.given)
 
@@ -112,9 +124,10 @@ class Words(Vocabulary):
         object.__setattr__(self, "options", self.options.fill())
 
     @staticmethod
-    def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> "Words":
+    def from_documents(documents: Iterable[FileSlice], options: WordOptions) -> Words:
         """Collect the symbols, then words by decreasing count, ties by first occurrence."""
-        options, counts = options.fill(), Counter[str]()
+        options = options.fill()
+        counts = Counter[str]()
         for document in documents:
             for text in _split_pieces(document, options):
                 counts.update(text.split())
@@ -124,9 +137,10 @@ class Words(Vocabulary):
         return Words.from_list([*options.symbols, *islice(frequent, options.max_size)], options)
 
     @staticmethod
-    def from_list(words: Iterable[str], options: WordOptions) -> "Words":
+    def from_list(words: Iterable[str], options: WordOptions) -> Words:
         """Use these words in this order, then missing symbols."""
-        words, options = list(words), options.fill()
+        words = list(words)
+        options = options.fill()
         if not all(isinstance(w, str) and w.encode() and w.split() == [w] for w in words):
             raise DataError("expected words without white space")
         known = dict.fromkeys([*words, *options.symbols])

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..parts import multiply_heads, uses_onednn
+from ..memory import Mask
+from ..parts import multiply_heads, tiles, uses_onednn
 from ..positions import DistanceTerms, shift, unshift
-from .cached import Mask, tiles
 
 Tile = tuple[slice, slice]  # heads and rows
 
@@ -73,19 +73,22 @@ class Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out_BLHK: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, weight_HBLS, kept_HBLS = ctx.saved_tensors
-        operands, gradients = make_operands(*tensors), Gradients(*tensors)
+        operands = make_operands(*tensors)
+        gradients = Gradients(*tensors)
         d_out_HBLK = d_out_BLHK.permute(2, 0, 1, 3).contiguous()
         for tile in training_tiles(operands.content_HBLK, weight_HBLS.size(-1)):
             weight_XLS, d_out_XLK = (x[tile].flatten(0, 1) for x in (weight_HBLS, d_out_HBLK))
             d_weight_XLS = torch.bmm(d_out_XLK, operands.kv_2HBSK[1][tile].flatten(0, 1).mT)
             read_XLS = weight_XLS
             if kept_HBLS is not None:
-                kept_XLS, keep_rate = kept_HBLS[tile].flatten(0, 1), 1 - ctx.dropatt
+                kept_XLS = kept_HBLS[tile].flatten(0, 1)
+                keep_rate = 1 - ctx.dropatt
                 read_XLS = weight_XLS * kept_XLS / keep_rate
                 d_weight_XLS = d_weight_XLS * kept_XLS / keep_rate
             gradients.add_values_(tile, read_XLS, d_out_XLK)
             # Private: public operations would take several passes over the scores.
-            softmax_backward, dtype = torch._softmax_backward_data, weight_XLS.dtype
+            softmax_backward = torch._softmax_backward_data
+            dtype = weight_XLS.dtype
             d_score_XLS = softmax_backward(d_weight_XLS, weight_XLS, -1, dtype)
             gradients.add_scores_(tile, d_score_XLS, operands)
         return *gradients.to_tuple(), None, None
@@ -132,7 +135,8 @@ def add_distances_(score_HBLS: Tensor, operands: Operands, tile: Tile) -> None:
     if operands.b_HT is not None:
         score_HBLS += shift(operands.b_HT[tile[0], None, None].expand(H, 1, L, S + 1))
     if operands.r_HTK is not None:
-        q_HYK, r_HTK = operands.distance_HBLK[tile].flatten(1, 2), operands.r_HTK[tile[0]]
+        q_HYK = operands.distance_HBLK[tile].flatten(1, 2)
+        r_HTK = operands.r_HTK[tile[0]]
         # oneDNN multiplies head by head in any case: then the result is still in the caches.
         n_head = 1 if uses_onednn(q_HYK, r_HTK) else max(H, 1)
         for head in range(0, H, n_head):
@@ -147,7 +151,8 @@ class Gradients:
     def __init__(self, q_BLHK: Tensor, kv_BS2HK: Tensor, *terms: Tensor | None) -> None:
         # Without queries, no tile writes the gradient of the states.
         allocate = torch.empty_like if q_BLHK.numel() else torch.zeros_like
-        self.q_BLHK, self.kv_BS2HK = allocate(q_BLHK), allocate(kv_BS2HK)
+        self.q_BLHK = allocate(q_BLHK)
+        self.kv_BS2HK = allocate(kv_BS2HK)
         self.terms = [None if term is None else torch.zeros_like(term) for term in terms]
         self.q_HBLK = self.q_BLHK.permute(2, 0, 1, 3)
         self.k_HBSK, self.value_HBSK = self.kv_BS2HK.permute(2, 3, 0, 1, 4)
@@ -158,7 +163,9 @@ class Gradients:
 
     def add_scores_(self, tile: Tile, d_score_XLS: Tensor, operands: Operands) -> None:
         u_HK, v_HK, r_THK, b_TH = self.terms
-        q_HBLK, k_HBSK, heads = self.q_HBLK[tile], self.k_HBSK[tile], tile[0]
+        q_HBLK = self.q_HBLK[tile]
+        k_HBSK = self.k_HBSK[tile]
+        heads = tile[0]
         d_k_XSK = torch.bmm(d_score_XLS.mT, operands.content_HBLK[tile].flatten(0, 1))
         k_HBSK[:] = d_k_XSK.view(k_HBSK.shape)
         d_q_XLK = torch.bmm(d_score_XLS, operands.kv_2HBSK[0][tile].flatten(0, 1))

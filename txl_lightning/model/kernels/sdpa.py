@@ -29,7 +29,8 @@ def attend(
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
     k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
     query_BLHK, score_BHLS = make_operands(q_BLHK, terms, mask_BLS)
-    K, device = q_BLHK.size(-1), q_BLHK.device
+    K = q_BLHK.size(-1)
+    device = q_BLHK.device
     parts = (widen_heads(x_BLHK).transpose(1, 2) for x_BLHK in (query_BLHK, k_BSHK, value_BSHK))
     with correct_backends(device):
         out_BHLK = F.scaled_dot_product_attention(
@@ -65,7 +66,8 @@ def make_operands(q_BLHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor) -> tup
 
 def scores_by_distance(q_BLHK: Tensor, terms: DistanceTerms) -> Tensor | None:
     """Return (b) + (d) over sqrt(K) for every distance, farthest first: score_HBLT."""
-    (B, L, H, K), score_HBLT = q_BLHK.shape, None
+    (B, L, H, K) = q_BLHK.shape
+    score_HBLT = None
     if terms.r_THK is not None:
         near_BLHK = q_BLHK if terms.v_HK is None else q_BLHK + terms.v_HK
         near_HYK = (near_BLHK * K**-0.5).permute(2, 0, 1, 3).reshape(H, B * L, K)
@@ -87,7 +89,8 @@ class Operands(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         q_BLHK, u_HK, v_HK, r_THK, b_TH, mask_BLS = inputs
-        (B, L, H, K), r_WHK = q_BLHK.shape, widen_distances(r_THK)
+        (B, L, H, K) = q_BLHK.shape
+        r_WHK = widen_distances(r_THK)
         near_BLHK = q_BLHK if v_HK is None else q_BLHK + v_HK
         near_HYK = near_BLHK.permute(2, 0, 1, 3).reshape(H, B * L, K)
         score_HYW = q_BLHK.new_empty(H, B * L, len(r_WHK))
@@ -104,11 +107,14 @@ class Operands(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_query_BLHK: Tensor, d_BHLS: Tensor) -> tuple[Tensor | None, ...]:
         near_HYK, r_WHK = ctx.saved_tensors
-        (B, L, H, K), W, S = d_query_BLHK.shape, len(r_WHK), d_BHLS.size(-1)
+        (B, L, H, K) = d_query_BLHK.shape
+        W = len(r_WHK)
+        S = d_BHLS.size(-1)
         d_HBLW = d_BHLS.new_zeros(H, B, L, W)
         view_by_state(d_HBLW, S).copy_(d_BHLS.transpose(0, 1))
         d_HYW = d_HBLW.flatten(1, 2)
-        d_near_BLHK, d_r_WHK = r_WHK.new_empty(B, L, H, K), torch.empty_like(r_WHK)
+        d_near_BLHK = r_WHK.new_empty(B, L, H, K)
+        d_r_WHK = torch.empty_like(r_WHK)
         d_near_HYK = d_near_BLHK.flatten(0, 1).transpose(0, 1)
         d_near_HYK.baddbmm_(d_HYW, r_WHK.transpose(0, 1), beta=0, alpha=K**-0.5)
         d_r_WHK.transpose(0, 1).baddbmm_(d_HYW.mT, near_HYK, beta=0, alpha=K**-0.5)

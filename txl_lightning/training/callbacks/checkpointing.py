@@ -20,7 +20,6 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,35 +27,19 @@ from typing import Any
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
 from ...checkpoints.mirror import Mirror
-from ...errors import StorageError, convert_fields, require_at_least
+from ...errors import StorageError
 from ...files import find_write_problem
 from ...runs.folder import BEST, CHECKPOINTS, FORMAT, KEY, LAST, run_folder
 from ...runs.logger import RunLogger
 from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from .. import loops
-from . import LanguageModel
-from .early_stopping import has_stopped, keep_patience
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When last.ckpt is written, besides validations and the end, and where it is copied to."""
-
-    every_n_steps: int | None = None
-    """Number of steps between writes."""
-    mirror: str | None = None
-    """URL (s3://, gs://, file://) to which a run is copied after each write; with resume, it is
-    fetched from there if it is not on this machine."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, every_n_steps=1)
+from ..module import LanguageModel
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -85,7 +68,8 @@ class AtomicCheckpointIO(CheckpointIO):
         saving.save_checkpoint(checkpoint, Path(path), entry)
 
     def load_checkpoint(self, path: str | Path, **_: Any) -> dict[str, Any]:
-        start, self.start = self.start, None
+        start = self.start
+        self.start = None
         if start is None or start.path != Path(path):
             start = load_checkpoint(path)
         return start.saved
@@ -102,7 +86,8 @@ class LastCheckpoint(Checkpoint):
     """
 
     def __init__(self, every_n_steps: int | None = None, mirror_url: str | None = None) -> None:
-        self.every_n_steps, self.mirror_url = every_n_steps, mirror_url
+        self.every_n_steps = every_n_steps
+        self.mirror_url = mirror_url
         self.mirror: Mirror | None = None
         self.path = Path(LAST)
         self.saved_step = -1
@@ -119,7 +104,8 @@ class LastCheckpoint(Checkpoint):
             problem = self.open_folder(trainer, folder) if trainer.is_global_zero else None
             if problem := trainer.strategy.broadcast(problem):
                 raise StorageError(problem)
-            self.path, self.loops_before_validation = folder / CHECKPOINTS / LAST, None
+            self.path = folder / CHECKPOINTS / LAST
+            self.loops_before_validation = None
 
     def open_folder(self, trainer: Trainer, folder: Path) -> str | None:
         """Open a run's folder and its mirror; return why one cannot be written, or None."""
@@ -193,7 +179,8 @@ class LastCheckpoint(Checkpoint):
 
     def on_validation_epoch_end(self, *_: Any) -> None:
         # Before BestCheckpoint writes, because training may resume from best.ckpt.
-        self.validation_due, self.loops_before_validation = False, None
+        self.validation_due = False
+        self.loops_before_validation = None
 
     def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
         if module.is_fitting and module.between_steps:
@@ -261,6 +248,20 @@ def is_validation_due(checkpoint: Mapping[str, Any]) -> bool:
     return checkpoint.get("callbacks", {}).get("LastCheckpoint", {}).get("validation_due", False)
 
 
+def keep_patience(callbacks: list[EarlyStopping], checkpoint: dict[str, Any]) -> None:
+    """Replace EarlyStopping's patience in a checkpoint, which Lightning restores, by that given."""
+    for each in callbacks:
+        if state := checkpoint.get("callbacks", {}).get(each.state_key):
+            state["patience"] = each.patience
+
+
+def has_stopped(callback: EarlyStopping) -> bool:
+    """Return True if a callback has ended the run, and would with the patience given now."""
+    reason = callback.stopping_reason
+    was_patience = reason.name == "PATIENCE_EXHAUSTED"
+    return bool(reason.value) and not (was_patience and callback.wait_count < callback.patience)
+
+
 class BestCheckpoint(ModelCheckpoint):
     """Write best.ckpt when val/nats is the lowest of the run, resumed or not."""
 
@@ -269,7 +270,8 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(filename=Path(BEST).stem, monitor="val/nats", **names)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        best, score = Path(self.dirpath) / BEST, state_dict["best_model_score"]
+        best = Path(self.dirpath) / BEST
+        score = state_dict["best_model_score"]
         # No score: the run was killed between its first best.ckpt and last.ckpt.
         if best.is_file() and score is not None:
             # Lightning compares paths, and the folder may have moved.
@@ -292,6 +294,7 @@ def warn_of_little_space(folder: Path, module: LanguageModel) -> None:
     """Warn if three checkpoints may not fit: last, previous, and the one being written."""
     n_byte = sum(parameter.nbytes for parameter in module.parameters())
     # Each contains the weights and two moments.
-    needed, free = 3 * 3 * n_byte, shutil.disk_usage(folder).free
+    needed = 3 * 3 * n_byte
+    free = shutil.disk_usage(folder).free
     if free < needed:
         rank_zero_warn(f"{folder}: {free:,} bytes free; checkpoints may need {needed:,}")

@@ -1,7 +1,7 @@
-"""TokenProgressBar: the progress of training, as a line that changes or, in a pipe, as lines.
+"""The progress of training: Throughput measures its speed, TokenProgressBar prints it.
 
 Lightning's own bars count batches of an epoch, of which our endless loader has none, and print
-nothing in a pipe.
+nothing in a pipe; its ThroughputMonitor waits for the GPU in every batch.
 """
 
 import math
@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ProgressBar, Timer
+from lightning.pytorch.callbacks import Callback, ProgressBar, Timer
 
+from ...data.stream import Segment
 from ...errors import show_controls, unfiltered_stdout
 from ...model import find_device, has_bfloat16_units
 from ...model.kernels import choose_kernel
 from ...runs.folder import run_folder
-from ...runs.metrics_table import RunMetrics, format_columns
+from ...runs.metrics_table import RunMetrics, format_columns, read_metrics
 from ...tables import align_columns
-from . import LanguageModel
+from ..module import LanguageModel
 from .time_budget import TimeBudget
-from .validation_probe import ValidationProbe
 
 READINGS = ("bits", "loss", "tokens_per_second", "answer_accuracy")
 """Beginnings of the names of metrics to print. Of several names with one beginning the first is
@@ -30,20 +30,55 @@ printed: bits per byte before bits per token."""
 N_RECENT = 6  # number of the last validations in the final table, besides the first and the best
 
 
-class TokenProgressBar(ProgressBar):
-    """Print steps, time left, bits, loss and tokens per second of the whole run."""
+class Throughput(Callback):
+    """Log tokens per second of all devices, validations excluded, and train/seconds: the time of
+    the whole run, resumed parts and validations included."""
 
-    def __init__(
-        self, probe: ValidationProbe, stream: TextIO | None = None, seconds: float = 10.0
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.seconds = 0.0
+        self.started_at: float | None = None
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        if self.started_at is None:
+            self.started_at = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
     ) -> None:
-        """`seconds` are the least between two lines in a pipe."""
+        self.tokens += len(batch.targets_BL) * batch.new_len * trainer.world_size
+        if not module.is_logged(trainer.global_step, batch_idx):
+            return
+        self.pause()
+        module.log("train/tokens_per_second", self.tokens / max(self.seconds, 1e-9))
+        module.log("train/seconds", module.seconds)
+        self.tokens = 0
+        self.seconds = 0.0
+
+    def pause(self, *_: Any) -> None:
+        if self.started_at is not None:
+            self.seconds += time.perf_counter() - self.started_at
+        self.started_at = None
+
+    on_validation_start = pause
+
+
+class TokenProgressBar(ProgressBar):
+    """Print steps, time left, bits, loss and tokens per second of the whole run.
+
+    On a terminal it is a line that changes, in a pipe a new line after `seconds` or more.
+    """
+
+    def __init__(self, stream: TextIO | None = None, seconds: float = 10.0) -> None:
         super().__init__()
-        self.probe, self.stream = probe, stream or unfiltered_stdout()
+        self.stream = stream or unfiltered_stdout()
         self.is_live = self.stream.isatty()
         self.interval = 0.1 if self.is_live else seconds
         self.is_enabled = True
-        self.folder, self.step = Path(), 0
-        self.printed_at, self.printed, self.readings = -math.inf, "", ""
+        self.folder = Path()
+        self.step = 0
+        self.printed_at = -math.inf
+        self.printed = self.readings = ""
         # The first step of this process, which compiles and warms up, and the time of its end.
         self.first: tuple[int, float] | None = None
 
@@ -55,7 +90,8 @@ class TokenProgressBar(ProgressBar):
         self.is_enabled = True
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
-        self.folder, self.step = run_folder(trainer), trainer.global_step
+        self.folder = run_folder(trainer)
+        self.step = trainer.global_step
         device = trainer.strategy.root_device
         kernel = getattr(module.net.config, "kernel", "its own")
         if kernel == "auto":
@@ -69,14 +105,16 @@ class TokenProgressBar(ProgressBar):
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if trainer.global_step == self.step:
             return
-        self.step, now = trainer.global_step, time.monotonic()
+        self.step = trainer.global_step
+        now = time.monotonic()
         self.first = self.first or (self.step, now)
         # Not in every step, because reading a metric waits for the device.
         if module.is_logged_step(self.step):
             self.readings = format_readings(trainer, "train")
         is_new = self.is_live or self.readings != self.printed
         if is_new and now - self.printed_at > self.interval:
-            self.printed_at, self.printed = now, self.readings
+            self.printed_at = now
+            self.printed = self.readings
             total = f"/{trainer.max_steps}" if trainer.max_steps > 0 else ""
             parts = f"step {self.step}{total}", self.format_time_left(trainer), self.readings
             self.print("  ".join(filter(None, parts)), is_lasting=not self.is_live)
@@ -87,7 +125,7 @@ class TokenProgressBar(ProgressBar):
             self.print(f"step {trainer.global_step}  validation: {readings}")
 
     def on_train_end(self, trainer: Trainer, module: LanguageModel) -> None:
-        metrics = RunMetrics(self.probe.validations, module.tokens_seen, module.seconds)
+        metrics = read_metrics(self.folder, trainer.loggers, module.tokens_seen, module.seconds)
         self.print(format_result(trainer, metrics) + self.name_folder(trainer, "\n"))
 
     def on_exception(self, *_: Any) -> None:
@@ -123,7 +161,8 @@ class TokenProgressBar(ProgressBar):
 
 
 def format_readings(trainer: Trainer, stage: str) -> str:
-    metrics, readings = trainer.callback_metrics, []
+    metrics = trainer.callback_metrics
+    readings = []
     for beginning in READINGS:
         names = sorted(name for name in metrics if name.startswith(f"{stage}/{beginning}"))
         for name in names[:1]:
@@ -137,15 +176,16 @@ def format_readings(trainer: Trainer, stage: str) -> str:
 
 def format_result(trainer: Trainer, metrics: RunMetrics) -> str:
     total = f" of {trainer.max_steps:,}" if trainer.max_steps > 0 else ""
-    steps, duration = f"{trainer.global_step:,}{total} steps", timedelta(0, int(metrics.seconds))
+    steps = f"{trainer.global_step:,}{total} steps"
+    duration = timedelta(seconds=int(metrics.seconds))
     lines = [f"trained {steps}, {metrics.tokens:,} tokens, in {duration}"]
-    rows, best = metrics.validations, metrics.best
-    if rows:
+    best = metrics.best
+    if rows := metrics.validations:
         recent = len(rows) - N_RECENT
         rows = [row for n, row in enumerate(rows) if n == 0 or n >= recent or row == best]
         marks = ["", *("best" if row == best else "" for row in rows)]
         table = zip(marks, format_columns(rows), strict=True)
         lines.append(align_columns([(mark, *row, "") for mark, row in table]))
-    elif trainer.enable_validation:
+    elif trainer.enable_validation and "val/nats" not in trainer.callback_metrics:
         lines.append(f"no validation: trainer.val_check_interval is {trainer.val_check_interval}")
     return "\n".join(lines)

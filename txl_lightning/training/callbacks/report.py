@@ -1,12 +1,10 @@
-"""Report: run.json, report.html, curve.png and attention.png in the folder of a run."""
+"""Report: report.html, curve.png and attention.png in the folder of a run."""
 
 import gc
 import math
-import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,21 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...analysis import plots
 from ...command_line import PROGRAM
-from ...errors import convert_fields, flatten_settings, require, show_controls
-from ...files import host_name, write_json, write_text
+from ...errors import flatten_settings, show_controls
+from ...files import write_text
 from ...machine import describe_environment
-from ...runs.folder import CONFIG, STATE, run_folder
+from ...runs.folder import CONFIG, run_folder
 from ...runs.metrics_table import RunMetrics, find_differences, format_columns, read_metrics
-from . import LanguageModel
+from ..module import LanguageModel
+from .save_run import describe_end
 from .validation_probe import ValidationProbe
 from .weight_averaging import WeightAverage
 
 MIN_SECONDS_BETWEEN_PAGES = 60.0
 PICTURES = {"curve": "Learning curves", "attention": plots.ATTENTION_TITLE}
 """Titles of the charts that are also PNG files, by name."""
-LARGE, SMALL = (4.6, 2.8), (2.1, 1.5)  # width and height of charts in inches
+LARGE = (4.6, 2.8)  # width and height of a chart in inches
+SMALL = (2.1, 1.5)
 FROM_ZERO = {
     "train/lr": "learning rate",
     "train/grad_norm": "gradient norm",
@@ -47,60 +47,36 @@ NEXT_COMMANDS = (
 """Commands that the page suggests; {} is the run's folder."""
 
 
-@dataclass(frozen=True)
-class ReportConfig:
-    """Settings of the report of a run."""
-
-    html: bool = True
-    """Write report.html, curve.png and attention.png in the run's folder."""
-    sample_len: int = 200
-    """Tokens that the model writes after each validation; 0: none."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        require(self.sample_len >= 0, "sample_len", self.sample_len, "0 or more")
-
-
 class Report(Callback):
-    """Write run.json, the state of a run, and report.html after validations and at the end.
+    """Write report.html after validations and at the end.
 
     After the first validation, a page is written only if the last one is old. A failure is a
     warning and does not stop the run. The page shows the settings that differ from `defaults`, by
     dotted key.
     """
 
-    def __init__(
-        self, probe: ValidationProbe, html: bool = True, defaults: Mapping[str, Any] | None = None
-    ) -> None:
-        self.probe, self.html, self.defaults = probe, html, defaults or {}
-        self.folder, self.last_write = Path(), -math.inf
+    def __init__(self, probe: ValidationProbe, defaults: Mapping[str, Any] | None = None) -> None:
+        self.probe = probe
+        self.defaults = defaults or {}
+        self.folder = Path()
+        self.last_write = -math.inf
 
     def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
         self.folder = run_folder(trainer)
 
-    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        self.attempt(self.write_state, trainer, "training")
-
     def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
-        if module.is_fitting and self.html:
+        if module.is_fitting:
             self.attempt(self.save_pictures, trainer)
             if time.monotonic() - self.last_write > MIN_SECONDS_BETWEEN_PAGES:
                 self.attempt(self.write_page, trainer, "training")
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
-        if self.html:
-            self.attempt(self.save_pictures, trainer)
-        self.end(trainer, "finished")
+        self.attempt(self.save_pictures, trainer)
+        self.attempt(self.write_page, trainer, "finished")
 
     def on_exception(self, trainer: Trainer, module: Any, exception: BaseException) -> None:
-        is_stopped = isinstance(exception, SystemExit | KeyboardInterrupt)
         if self.folder != Path():
-            self.end(trainer, "stopped" if is_stopped else f"ended by: {exception}")
-
-    def end(self, trainer: Trainer, state: str) -> None:
-        self.attempt(self.write_state, trainer, state)
-        if self.html:
-            self.attempt(self.write_page, trainer, state)
+            self.attempt(self.write_page, trainer, describe_end(exception))
 
     def attempt(self, action: Callable[..., None], trainer: Trainer, *args: Any) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:
@@ -114,23 +90,9 @@ class Report(Callback):
         # Figures are cycles of references; those of a page have reached the oldest generation.
         gc.collect(2 if action == self.write_page else 1)
 
-    def write_state(self, trainer: Trainer, state: str) -> None:
-        run = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}
-        run |= {"parameters": count_parameters(trainer), "host": host_name(), "pid": os.getpid()}
-        write_json(run | self.describe_results(trainer), self.folder / STATE)
-
-    def describe_results(self, trainer: Trainer) -> dict[str, Any]:
-        """Return results of a run that do not depend on its loggers, for run.json."""
-        rows = [] if trainer.loggers else self.probe.validations
-        validations = {
-            str(row["val/tokens_seen"]): {name: float(row[name]) for name in row} for row in rows
-        }
-        module = trainer.lightning_module
-        totals = {"tokens": module.tokens_seen, "seconds": module.seconds}
-        return totals | {"validations": validations}
-
     def read_metrics(self, trainer: Trainer) -> RunMetrics:
-        return read_metrics(self.folder, trainer.loggers, self.describe_results(trainer))
+        module = trainer.lightning_module
+        return read_metrics(self.folder, trainer.loggers, module.tokens_seen, module.seconds)
 
     def save_pictures(self, trainer: Trainer) -> None:
         metrics = self.read_metrics(trainer)
@@ -146,12 +108,16 @@ class Report(Callback):
         self.last_write = time.monotonic()
 
     def render(self, trainer: Trainer, metrics: RunMetrics, state: str) -> str:
-        module, rows, probe = trainer.lightning_module, metrics.validations, self.probe
-        n, path = probe.prompt_len, self.folder / CONFIG
+        module = trainer.lightning_module
+        rows = metrics.validations
+        probe = self.probe
+        n = probe.prompt_len
+        path = self.folder / CONFIG
         quoted = shlex.quote(str(self.folder))
         show = partial(show_controls, kept="\t\n")
         config = path.read_text() if path.is_file() else ""
-        n_parameter, mem_len = count_parameters(trainer), module.net.config.mem_len
+        n_parameter = sum(each.numel() for each in module.net.parameters())
+        mem_len = module.net.config.mem_len
         facts = {"parameters": f"{n_parameter:,}", "memory length": f"{mem_len:,} tokens"}
         settings = [self.defaults, flatten_settings(yaml.safe_load(config) or {})]
         run = describe_environment(trainer.strategy.root_device)
@@ -192,10 +158,6 @@ def read_template() -> Any:
 
     text = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
     return Template(text, autoescape=True)
-
-
-def count_parameters(trainer: Trainer) -> int:
-    return sum(p.numel() for p in trainer.lightning_module.net.parameters())
 
 
 def choose_charts(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[str, plots.Draw]:

@@ -1,4 +1,4 @@
-"""SaveRun: config and vocabulary in a run's folder, and its lock; SaveNats: the nats of predict."""
+"""SaveRun: settings, vocabulary and state in a run's folder, and its lock; SaveNats: of predict."""
 
 import io
 import os
@@ -12,24 +12,27 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from ...errors import print_notice, show_controls
-from ...files import replace_file, write_text
-from ...runs.folder import CONFIG, VOCAB, lock_folder, run_folder
-from .wandb import wandb_loggers
+from ...errors import StorageError, print_notice, show_controls
+from ...files import host_name, replace_file, write_json, write_text
+from ...runs.folder import CONFIG, STATE, VOCAB, lock_folder, run_folder
+from .wandb import OfflineFallbackWandbLogger
 
 print_once = rank_zero_only(print_notice)
 
 
 class SaveRun(Callback):
-    """Save config.yaml and vocab.json in a run's folder; lock the folder while it trains."""
+    """Save config.yaml, vocab.json and run.json in a run's folder; lock it while it trains."""
 
     def __init__(self, parser: ArgumentParser, settings: Namespace) -> None:
-        self.parser, self.settings = parser, settings.clone()
+        self.parser = parser
+        self.settings = settings.clone()
         # They say how this process was started; a resumed run must not repeat them.
-        self.settings.resume, self.settings.ckpt_path = "never", None
+        self.settings.resume = "never"
+        self.settings.ckpt_path = None
         self.lock = ExitStack()
+        self.folder: Path | None = None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage != "fit":
@@ -40,12 +43,13 @@ class SaveRun(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         # Not earlier: a setting that the network refuses must not replace those of a resumed run.
-        folder = run_folder(trainer)  # asked of all ranks together
+        self.folder = folder = run_folder(trainer)  # asked of all ranks together
         if trainer.is_global_zero:
             self.parser.save(self.settings, folder / CONFIG, skip_unset=False, overwrite=True)
             settings = yaml.safe_load(self.parser.dump(self.settings, skip_unset=False))
-            for logger in wandb_loggers(trainer):
-                logger.update_config(settings)
+            for logger in trainer.loggers:
+                if isinstance(logger, OfflineFallbackWandbLogger):
+                    logger.update_config(settings)
             write_text(trainer.datamodule.vocab.to_json(), folder / VOCAB)
         trainer.strategy.barrier()
 
@@ -53,11 +57,38 @@ class SaveRun(Callback):
         # Not earlier: for a text that is too short, only the error is printed.
         data = trainer.datamodule
         print_once(f"data: {data.config.name}: {data.store.describe()}")
+        self.write_state(trainer, "training")
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.write_state(trainer, "finished")
+
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        if self.folder is not None:
+            self.write_state(trainer, describe_end(exception))
+        self.lock.close()
 
     def teardown(self, *_: Any, **__: Any) -> None:
         self.lock.close()
 
-    on_exception = teardown
+    def write_state(self, trainer: Trainer, state: str) -> None:
+        """Write run.json; a failure is a warning, and stops no checkpoint."""
+        if not trainer.is_global_zero or trainer.fast_dev_run:
+            return
+        module = trainer.lightning_module
+        run = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}
+        run["parameters"] = sum(each.numel() for each in module.net.parameters())
+        run |= {"tokens": module.tokens_seen, "seconds": module.seconds}
+        run |= {"host": host_name(), "pid": os.getpid()}
+        try:
+            write_json(run, self.folder / STATE)
+        except StorageError as error:
+            rank_zero_warn(str(error))
+
+
+def describe_end(exception: BaseException) -> str:
+    """Return the state of a run that an exception has ended."""
+    is_stopped = isinstance(exception, SystemExit | KeyboardInterrupt)
+    return "stopped" if is_stopped else f"ended by: {exception}"
 
 
 class SaveNats(BasePredictionWriter):

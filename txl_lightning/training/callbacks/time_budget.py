@@ -9,30 +9,16 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 
 from ...data.stream import Segment
-from ...errors import convert_fields, require
 from .. import loops
+from ..module import LanguageModel
 from ..optimizers import reschedule
-from . import LanguageModel
 
-RECENT_FRACTION, FEWEST, MOST = 0.02, 5, 50
-"""Part of the time whose steps tell the speed by their median, and the fewest and most of them."""
+RECENT_FRACTION = 0.02  # of the time, whose steps tell the speed by their median
+FEWEST = 5  # of these steps
+MOST = 50
 MEASURE_FRACTION = 0.05  # of the time, after which a validation is measured and the plan printed
 MAX_VALIDATION_FRACTION = 0.2  # of the time
 LONG_FRACTION = 0.05  # of the time, which a validation may take before it is measured twice
-
-
-@dataclass(frozen=True)
-class PlanConfig:
-    """Duration of a run."""
-
-    minutes: float | None = None
-    """Minutes of training and validations together, at any speed: learning rate and validations
-    follow the clock, and the last step is when the time is over (at most trainer.max_steps)."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        expected = "greater than 0, or null"
-        require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, expected)
 
 
 @dataclass(frozen=True)
@@ -166,22 +152,19 @@ class TimeBudget(Callback):
     in the plan of these. All ranks go by the clock that is ahead.
     """
 
-    def __init__(self, minutes: float | None = None, clock: Callable = time.monotonic) -> None:
-        self.seconds = None if minutes is None else 60 * float(minutes)
+    def __init__(self, minutes: float, clock: Callable = time.monotonic) -> None:
+        self.seconds = 60 * float(minutes)
         self.clock = clock
         self.times = Times()
-        self.plan: Plan | None = None
         self.saved_plan: list[float] | None = None
         self.n_step = 0  # of this process
-        self.is_after_validation, self.is_printed = False, False
+        self.is_after_validation = self.is_printed = False
 
     def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
         # Before LastCheckpoint.on_load_checkpoint, which may raise it for a validation.
         self.max_steps = int(trainer.max_steps)
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
-        if self.seconds is None:
-            return
         if module.pass_limit:
             self.max_steps = module.pass_limit.last_step
         n = count_validations(trainer, self.max_steps)
@@ -200,7 +183,8 @@ class TimeBudget(Callback):
         """Find the share of a new plan, of which at least one step and a validation are left."""
         times = replace(self.times, share=0.0, validated=0.0)
         share = min(self.plan.find_share(times, step), step / (step + 1))
-        self.times, self.is_printed = replace(times, share=share, validated=share), False
+        self.times = replace(times, share=share, validated=share)
+        self.is_printed = False
 
     def on_train_batch_start(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if self.is_after_validation:
@@ -210,7 +194,7 @@ class TimeBudget(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
     ) -> None:
-        if self.plan is None or not module.between_steps:
+        if not module.between_steps:
             return
         self.n_step += 1
         n_recent = self.plan.count_recent_steps(self.times)
@@ -224,7 +208,7 @@ class TimeBudget(Callback):
             self.print_plan(trainer, module)
 
     def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
-        if self.plan is None or not module.is_fitting:
+        if not module.is_fitting:
             return
         self.times = self.times.add_validation(self.lap(module))
         self.is_after_validation = True
@@ -235,7 +219,8 @@ class TimeBudget(Callback):
 
     def follow(self, trainer: Trainer, module: LanguageModel, is_due: bool = False) -> None:
         """Set steps, learning rate and the next validation of the Trainer by the plan."""
-        step, share = trainer.global_step, self.times.share
+        step = trainer.global_step
+        share = self.times.share
         loops.set_last_step(trainer, self.plan.estimate_steps(self.times, step))
         if self.plan.wanted_validations:
             loops.set_next_validation(trainer, is_due)
@@ -245,11 +230,14 @@ class TimeBudget(Callback):
 
     def print_plan(self, trainer: Trainer, module: LanguageModel) -> None:
         """Print the first estimate of the steps, once; the progress bar shows later ones."""
-        times, plan, step = self.times, self.plan, trainer.global_step
+        times = self.times
+        plan = self.plan
+        step = trainer.global_step
         if self.is_printed or not times.step or times.share >= 1:
             return
         self.is_printed = True
-        steps, n = plan.estimate_steps(times, step), plan.count_validations(times)
+        steps = plan.estimate_steps(times, step)
+        n = plan.count_validations(times)
         seconds = times.elapsed + (steps - step) * times.step
         seconds += plan.count_remaining_validations(times) * times.validation
         every = f"; validations every {steps // n:,} steps" if plan.wanted_validations else ""
@@ -261,30 +249,22 @@ class TimeBudget(Callback):
         micros = round(1e6 * (self.clock() - self.started_at))
         return module.ranks.max(micros)[0] / 1e6 - self.times.elapsed
 
-    def time_remaining(self) -> float | None:
-        """Return the seconds until the time is over; None without minutes."""
-        return None if self.plan is None else self.seconds - self.clock() + self.started_at
-
-    @property
-    def is_planned(self) -> bool:
-        return self.seconds is not None
+    def time_remaining(self) -> float:
+        """Return the seconds until the time is over."""
+        return self.seconds - self.clock() + self.started_at
 
     def state_dict(self) -> dict[str, Any]:
-        if self.plan is None:
-            return {}
         return {"plan": [self.seconds, self.max_steps], "times": asdict(self.times)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if "times" in state_dict:
-            self.saved_plan, self.times = state_dict["plan"], Times(**state_dict["times"])
-        else:  # of a plan that was made once
-            elapsed = state_dict["elapsed"]
-            self.saved_plan, self.times = [], Times(elapsed, trained=elapsed)
+        self.saved_plan = state_dict["plan"]
+        self.times = Times(**state_dict["times"])
 
 
 def count_validations(trainer: Trainer, max_steps: int) -> int:
     """Return the validations in max_steps; 0 if there are none, or they go by epochs."""
-    every, by_epoch = trainer.val_check_interval, trainer.check_val_every_n_epoch
-    if not trainer.enable_validation or by_epoch is not None or not isinstance(every, int):
+    every = trainer.val_check_interval
+    by_epoch = trainer.check_val_every_n_epoch is not None
+    if not trainer.enable_validation or by_epoch or not isinstance(every, int):
         return 0
     return max(max_steps * trainer.accumulate_grad_batches // every, 1)

@@ -17,16 +17,16 @@ from ...analysis.attention_distance import sum_attention, summarize_heads
 from ...data.stream import Segment
 from ...generation import generate
 from ...generation.state import find_missing_memory
-from ...model.contract import is_transformer_xl
+from ...model.config import is_transformer_xl
 from ...model.reading import score_segment
+from ..module import LanguageModel
 from ..segments import MeanNats
-from . import LanguageModel
 
 PROMPT_LEN = 32  # number of tokens of the validation text that a sample continues
 MAX_SAMPLES = 100
-N_ATTENTION, N_GAIN = 4, 16
-"""Numbers of segments with full memory on which attention and memory gain are measured."""
-SAVED = ("samples", "prompt_len", "nats_by_position", "attention", "validations")
+N_ATTENTION = 4  # segments with full memory on which attention is measured
+N_GAIN = 16  # and those on which memory gain is
+SAVED = ("samples", "prompt_len", "nats_by_position", "attention")
 """Attributes that are saved in checkpoints, for the report of a resumed run."""
 
 
@@ -47,23 +47,23 @@ class ValidationProbe(Callback):
     its memory: a network trained without memory usually loses less.
     """
 
-    def __init__(self, sample_len: int = 200) -> None:
+    def __init__(self, sample_len: int = 200, with_attention: bool = True) -> None:
         self.sample_len = sample_len
+        self.with_attention = with_attention
         # [step, text] of the last validations, and the number of characters in their prompt.
         self.samples: list[list[Any]] = []
         self.prompt_len = 0
         # [position in the segment, mean nats], and rows of `measure_attention_distance`.
         self.nats_by_position: list[list[float]] = []
         self.attention: list[dict[str, Any]] = []
-        # Step and logged values of each validation, as rows of RunMetrics.
-        self.validations: list[dict[str, float]] = []
 
     def on_validation_start(self, trainer: Trainer, module: LanguageModel) -> None:
         # New metrics: those made under trainer.validate's inference_mode cannot be updated in fit.
         self.gain = MeanNats().to(module.device)
         # One per row of a segment; nan without a target, so that ranks have equal numbers.
         self.gains_N = CatMetric(nan_strategy="disable").to(module.device)
-        self.nats_L, self.count_L = torch.zeros(0), torch.zeros(0)
+        self.nats_L = torch.zeros(0)
+        self.count_L = torch.zeros(0)
         self.segments: list[Segment] = []
 
     def on_validation_batch_end(
@@ -115,15 +115,8 @@ class ValidationProbe(Callback):
         is_whole = isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy)
         if self.segments and is_whole and not module.hparams["compile"]:
             self.add_sample(trainer, module)
-            self.measure_attention(module)
-
-    def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
-        if module.is_fitting:
-            metrics = trainer.callback_metrics
-            row = {name: metrics[name].item() for name in metrics if name.startswith("val/")}
-            # The logged float32 rounds numbers of tokens above 16 million.
-            row |= {"step": trainer.global_step, "val/tokens_seen": module.tokens_seen}
-            self.validations.append(row)
+            if self.with_attention:
+                self.measure_attention(module)
 
     def add_sample(self, trainer: Trainer, module: LanguageModel) -> None:
         # The warm-up of the first row, which has no text before it, repeats its first token.
@@ -131,7 +124,8 @@ class ValidationProbe(Callback):
         prompt_L = text_T[module.corpus.config.eval_warmup_len :][:PROMPT_LEN]
         if not self.sample_len or not len(prompt_L):
             return
-        net, vocab = module.net, trainer.datamodule.vocab
+        net = module.net
+        vocab = trainer.datamodule.vocab
         # A model without memory rereads its last tokens.
         ext_len = PROMPT_LEN if find_missing_memory(net, None) else 0
         options = {"seed": 1, "temperature": 0.8, "min_p": 0.05, "ext_len": ext_len}

@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
@@ -15,26 +14,15 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from ... import __version__
 from ...checkpoints.saving import manifest_path, read_manifest
-from ...errors import convert_fields, format_line, require
+from ...errors import format_line
 from ...files import check_folder_writable
 from ...machine import commit
 from ...runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, find_run_folder, run_folder
-from . import LanguageModel
+from ..module import LanguageModel
 from .validation_probe import ValidationProbe
-from .wandb_settings import check_wandb_settings
 
-
-@dataclass(frozen=True)
-class WandbConfig:
-    """Settings of runs whose logger is WandbLogger."""
-
-    required: bool = False
-    """Stop where the server cannot be reached; otherwise the run goes on offline."""
-    checkpoints: Literal["best", "all", "none"] = "best"
-    """Checkpoints that W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
+KEPT = {"best": [BEST], "all": [BEST, LAST], "none": []}
+"""Checkpoints that W&B keeps, by the setting wandb.checkpoints."""
 
 
 class OfflineFallbackWandbLogger(WandbLogger):
@@ -51,13 +39,13 @@ class OfflineFallbackWandbLogger(WandbLogger):
         if options["save_dir"] == os.environ.get("WANDB_DIR"):
             check_folder_writable("WANDB_DIR", options["save_dir"])
         options.setdefault("id", run_id)
-        check_wandb_settings(options)
         # Seconds; with W&B's own 90, a run without a network would wait too long.
         os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")
         super().__init__(**options)
         # Private, here and below: W&B warns of settings that Lightning passes as None.
         self._wandb_init = drop_none(self._wandb_init)
-        self.required, self.model = required, None
+        self.required = required
+        self.model: LanguageModel | None = None
         self.logs_checkpoints = bool(options.get("log_model"))
 
     @property
@@ -111,12 +99,13 @@ class WandbRun(Callback):
     """Store the W&B run id in checkpoints, so that a resumed run continues it, and log media.
 
     Logged after each validation: curve and attention (pictures), val/samples (a table of texts) and
-    val/nats_by_position (a chart). At the end, `checkpoints` are logged as artifacts, unless the
-    logger has its own log_model.
+    val/nats_by_position (a chart). At the end, `checkpoints`, a key of KEPT, are logged as
+    artifacts, unless the logger has its own log_model.
     """
 
-    def __init__(self, probe: ValidationProbe, config: WandbConfig = WandbConfig()) -> None:
-        self.probe, self.config = probe, config
+    def __init__(self, probe: ValidationProbe, checkpoints: str = "best") -> None:
+        self.probe = probe
+        self.checkpoints = checkpoints
         self.run: dict[str, str | None] = {}
 
     def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
@@ -141,17 +130,13 @@ class WandbRun(Callback):
 
     def on_fit_end(self, trainer: Trainer, *_: Any) -> None:
         loggers = [logger for logger in wandb_loggers(trainer) if not logger.logs_checkpoints]
-        for name in {"best": [BEST], "all": [BEST, LAST], "none": []}[self.config.checkpoints]:
+        for name in KEPT[self.checkpoints]:
             if (path := self.folder / CHECKPOINTS / name).is_file():
                 for logger in loggers:
                     logger.log_checkpoint_artifact(path)
 
     def state_dict(self) -> dict[str, Any]:
         return self.run
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # Also without a WandbLogger, for a later resume with one.
-        self.run = self.run or state_dict
 
 
 def make_media(probe: ValidationProbe, folder: Path) -> dict[str, Any]:
@@ -171,13 +156,10 @@ def wandb_loggers(trainer: Trainer) -> list[OfflineFallbackWandbLogger]:
 
 
 def replace_wandb_loggers(
-    loggers: list[Logger], specs: list[Namespace], root: str, config: Namespace, run_id: str | None
+    loggers: list[Logger], specs: list[Namespace], root: str, required: bool, run_id: str | None
 ) -> list[Logger]:
     """Return the loggers, each WandbLogger as one of ours; `specs` have their settings."""
-    has_wandb = any(isinstance(each, WandbLogger) for each in loggers)
-    is_possible = has_wandb or not config.required
-    require(is_possible, "wandb.required", "true", "--trainer.logger WandbLogger")
-    replace = partial(OfflineFallbackWandbLogger, root, config.required, run_id)
+    replace = partial(OfflineFallbackWandbLogger, root, required, run_id)
     pairs = zip(loggers, specs, strict=True)
     return [replace(spec) if type(each) is WandbLogger else each for each, spec in pairs]
 

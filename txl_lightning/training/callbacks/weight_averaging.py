@@ -1,22 +1,15 @@
 """WeightAverage: validate, save and use an average of the weights over steps."""
 
-from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging
-from lightning.pytorch.callbacks import WeightAveraging as LightningWeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.utilities import rank_zero_warn
 
 from ...errors import require
 from ...model import Network
-from . import LanguageModel
-
-TRAINED, AVERAGE = "trained", "average"
-"""Keys in a checkpoint: the trained weights, saved beside their average, and in fit the average."""
+from ..module import AVERAGE, TRAINED, LanguageModel
 
 
 class WeightAverage(Callback):
@@ -36,7 +29,8 @@ class WeightAverage(Callback):
         is_possible = decay is None or 0 <= decay < 1
         require(is_possible, "decay", decay, "at least 0 and less than 1, or null")
         require(start_step >= 0, "start_step", start_step, "0 or more")
-        self.decay, self.start_step = decay, start_step
+        self.decay = decay
+        self.start_step = start_step
         self.average: Network | None = None
         self.trained: Network | None = None
         self.count = 0
@@ -46,7 +40,8 @@ class WeightAverage(Callback):
             is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
             expected = "ddp with WeightAverage, which copies whole weights"
             require(not is_sharded, "trainer.strategy", "fsdp2", expected)
-            self.average, self.trained, self.count = None, None, 0
+            self.average = self.trained = None
+            self.count = 0
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         # When it was loaded, the weights were not yet on their device.
@@ -100,23 +95,3 @@ def copy_at_least_float32(net: Network) -> Network:
     """Copy a network; in a narrower type, the mean would round small changes away."""
     dtype = next(net.parameters()).dtype
     return deepcopy(net).to(torch.promote_types(dtype, torch.float32)).requires_grad_(False)
-
-
-def select_trained_weights(checkpoint: dict[str, Any], callbacks: Iterable[Callback]) -> None:
-    """Prepare a checkpoint for fit: trained weights as its state_dict, the average as AVERAGE."""
-    if TRAINED in checkpoint:
-        checkpoint[AVERAGE] = checkpoint["state_dict"]
-        checkpoint["state_dict"] = checkpoint.pop(TRAINED)
-        if not any(isinstance(each, WeightAverage) for each in callbacks):
-            rank_zero_warn(
-                "the checkpoint holds an average of weights; without the callback WeightAverage "
-                "training continues from the weights themselves"
-            )
-
-
-def refuse_other_averages(callbacks: Iterable[Callback]) -> None:
-    """Refuse Lightning's own averages, from whose checkpoints training does not resume exactly."""
-    for callback in callbacks:
-        is_other = isinstance(callback, LightningWeightAveraging | StochasticWeightAveraging)
-        expected = "WeightAverage of txl_lightning, which resumes exactly"
-        require(not is_other, "trainer.callbacks", type(callback).__name__, expected)

@@ -1,7 +1,7 @@
 """The callbacks of every LanguageModel: TrainingStateCheckpoint, and NonFiniteGuard before it.
 
 They save and restore memory, position in the text and random numbers, and refuse an update or a
-checkpoint with numbers that are not finite.
+checkpoint with numbers that are not finite. Their module is a LanguageModel, which makes them.
 """
 
 import math
@@ -13,21 +13,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from ...data.stream import Segment, TrainingLoader
-from ...errors import CheckpointError, NonFiniteError
-from ...imports import find_version, is_class_path
-from ...model.contract import join_rows
-from ...model.parts import is_onednn_faster
-from ...runs.folder import FORMAT, KEY
-from ...runs.logger import RunLogger
-from .. import loops
-from ..ranks import gather_shards, local_part
-from . import LanguageModel
+from ..data.stream import Segment, TrainingLoader
+from ..errors import CheckpointError, NonFiniteError
+from ..imports import find_version, is_class_path
+from ..model.contract import join_rows
+from ..model.parts import is_onednn_faster
+from ..runs.folder import FORMAT, KEY
+from ..runs.logger import RunLogger
+from . import loops
+from .ranks import gather_shards, local_part
 
 State = dict[str, Any]
 
@@ -36,20 +35,22 @@ class NonFiniteGuard(Callback):
     """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights."""
 
     def __init__(self, max_skipped: int = 0) -> None:
-        self.max_skipped, self.n_skipped = max_skipped, 0
+        self.max_skipped = max_skipped
+        self.n_skipped = 0
         self.losses: list[Tensor] = []
-        self.norm, self.batch_name = math.nan, ""
+        self.norm = math.nan
+        self.batch_name = ""
 
     def on_train_batch_start(self, _: Trainer, __: Any, batch: Any, batch_idx: int) -> None:
         self.batch_name = f"batch {batch_idx}"
         if isinstance(batch, Segment):
             self.batch_name = f"segment {batch.index} of the training text"
 
-    def on_before_backward(self, trainer: Trainer, module: LanguageModel, loss: Tensor) -> None:
+    def on_before_backward(self, trainer: Trainer, module: LightningModule, loss: Tensor) -> None:
         # There are several in a step when gradients accumulate.
         self.losses.append(loss.detach().float())
 
-    def on_before_optimizer_step(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
         gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
         # For clipping, which would otherwise copy the number back to the device, and wait.
         self.norm_on_device = gather_shards(torch.nn.utils.get_total_norm(gradients))
@@ -65,7 +66,7 @@ class NonFiniteGuard(Callback):
         elif module.is_logged_step(trainer.global_step + 1):
             module.log("train/grad_norm", self.norm)
 
-    def skip(self, trainer: Trainer, module: LanguageModel, values: str) -> None:
+    def skip(self, trainer: Trainer, module: LightningModule, values: str) -> None:
         """Discard the gradients and the memory that led to them; raise after max_skipped."""
         self.n_skipped += 1
         step = f"step {trainer.global_step + 1}, {self.batch_name}"
@@ -77,7 +78,9 @@ class NonFiniteGuard(Callback):
         module.memory_bank.discard("train")
         module.train_nats.reset()
 
-    def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, module: LightningModule, checkpoint: dict
+    ) -> None:
         if trainer.state.status == TrainerStatus.INTERRUPTED:
             return
         weights = map(local_part, module.parameters())
@@ -109,13 +112,16 @@ class TrainingStateCheckpoint(Callback):
         self.position: State | None = None
         self.is_logged = True
 
-    def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         if not trainer.global_step:
             # Otherwise fit goes on with this Trainer.
-            module.tokens_seen, module.started_at = 0, time.monotonic()
+            module.tokens_seen = 0
+            module.started_at = time.monotonic()
         loops.replace_step_logging(trainer, partial(self.log_once, trainer))
 
-    def on_load_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, module: LightningModule, checkpoint: dict
+    ) -> None:
         if trainer.state.fn == "fit":
             self.loaded = checkpoint.get(KEY, {})
             module.tokens_seen = self.loaded.get("tokens", 0)
@@ -125,7 +131,7 @@ class TrainingStateCheckpoint(Callback):
                 # Removed: Lightning sometimes forgets it, and otherwise would warn a second time.
                 [self.position] = saved.pop("combined_loader")
 
-    def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         refuse_different_starts(trainer, module, self.position or {})
         if self.loaded is not None:
             # The last hook before training that may draw random numbers.
@@ -134,17 +140,14 @@ class TrainingStateCheckpoint(Callback):
             # With equal random numbers, ranks would drop the same units of different rows.
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
         if self.position is not None:
-            loader = trainer.train_dataloader
-            loader.load_state_dict(self.position)
-            if "tokens" not in self.loaded:  # a checkpoint of release 0.2.0 or earlier
-                module.tokens_seen = loader.count_targets(loader.consumed)
+            trainer.train_dataloader.load_state_dict(self.position)
         self.loaded = self.position = None
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         loops.log_as_step(trainer, trainer.global_step)
 
     def on_train_batch_end(
-        self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
+        self, trainer: Trainer, module: LightningModule, _: Any, batch: Segment, batch_idx: int
     ) -> None:
         module.memory_bank.commit()
         module.tokens_seen += module.segment_tokens
@@ -152,7 +155,7 @@ class TrainingStateCheckpoint(Callback):
             trainer.train_dataloader.commit(batch)
         self.is_logged = False
 
-    def on_validation_start(self, trainer: Trainer, module: LanguageModel) -> None:
+    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
         if module.is_fitting:
             # Validations are logged at the last step taken, also while gradients accumulate.
             loops.log_as_step(trainer, trainer.global_step - 1)
@@ -163,8 +166,11 @@ class TrainingStateCheckpoint(Callback):
             self.is_logged = True
             loops.log_step(trainer)
 
-    def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
-        is_crash, bank = trainer.state.status == TrainerStatus.INTERRUPTED, module.memory_bank
+    def on_save_checkpoint(
+        self, trainer: Trainer, module: LightningModule, checkpoint: dict
+    ) -> None:
+        is_crash = trainer.state.status == TrainerStatus.INTERRUPTED
+        bank = module.memory_bank
         if not is_crash:
             self.log_once(trainer)
             for logger in trainer.loggers:
@@ -194,13 +200,12 @@ class TrainingStateCheckpoint(Callback):
             checkpoint[KEY] |= {"memory": memory and join_rows(memory, parts), "ranks": ranks}
 
 
-def restore(state: State, trainer: Trainer, module: LanguageModel) -> None:
+def restore(state: State, trainer: Trainer, module: LightningModule) -> None:
     warn_of_changes(state, describe_rounding(trainer, module))
-    ranks, rank = state.get("ranks", []), trainer.global_rank
+    ranks = state.get("ranks", [])
+    rank = trainer.global_rank
     if tensors := state.get("memory"):
         memory = module.net.empty_memory(1)
-        if state["format"] == 1:  # which has other names, in this order
-            tensors = dict(zip(memory.tensors(), tensors.values(), strict=True))
         memory = memory.restore(tensors)
         n_row = memory.batch_size // trainer.world_size
         memory = memory.rows(slice(rank * n_row, (rank + 1) * n_row))
@@ -237,9 +242,10 @@ def set_random_states(states: State, device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def find_packages(module: LanguageModel) -> State:
+def find_packages(module: LightningModule) -> State:
     """Return package and version of a network, vocabulary and position scheme that are not ours."""
-    config, vocab = module.net.config, getattr(module.corpus, "vocab", None)
+    config = module.net.config
+    vocab = getattr(module.corpus, "vocab", None)
     names = {"network": type(config).__module__, "vocabulary": type(vocab).__module__}
     if is_class_path(scheme := getattr(config, "positions", "")):
         names["positions"] = scheme
@@ -248,7 +254,7 @@ def find_packages(module: LanguageModel) -> State:
     return {key: f"{package} {find_version(package)}" for key, package in own.items()}
 
 
-def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
+def describe_rounding(trainer: Trainer, module: LightningModule) -> State:
     """Return what affects the rounding of sums, besides the settings of the model."""
     device = trainer.strategy.root_device
     vectors = torch.backends.cpu.get_cpu_capability()
@@ -270,7 +276,7 @@ def describe_rounding(trainer: Trainer, module: LanguageModel) -> State:
     }
 
 
-def refuse_different_starts(trainer: Trainer, module: LanguageModel, position: State) -> None:
+def refuse_different_starts(trainer: Trainer, module: LightningModule, position: State) -> None:
     """Raise CheckpointError on every rank unless all have loaded the same checkpoint."""
     start = trainer.global_step, position.get("consumed", 0)
     largest = module.ranks.max(*start, *(-number for number in start))

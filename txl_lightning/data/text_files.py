@@ -1,32 +1,27 @@
-"""A user's own text: a file, three files, or a folder or archive of documents."""
+"""Texts in files: slices of them, splits, and a user's own files, folders and archives."""
 
 import codecs
+import hashlib
 import json
 import os
-import shutil
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from itertools import chain, pairwise
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
+from typing import Literal
 
 from ..errors import DataError, print_notice, require
-from ..files import create_folder, replace_file, sha256_file, short_hash
+from ..files import replace_file
 from ..signals import is_child
-from .archives import ENDS, LINES, SEVERAL, TEXT, UNPACKERS
-from .documents import (
-    BYTES_ADVICE,
-    LATIN_1,
-    SPLITS,
-    FileSlice,
-    Splits,
-    cache_result,
-    split_by_fractions,
-    whole_file,
-)
+from .archives import LINES, SEVERAL, TEXT, UNPACKED, read_ends, unpack
 
-Documents = Mapping[str, list[FileSlice]]  # path of a file -> the texts in it
+CHUNK = 1 << 20
+SPLITS = ("train", "val", "test")
+DocumentUnit = Literal["files", "lines"]  # one document of a text: each file, or each line
+# The split that a word of a file's or a folder's name names.
+NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
+NAMES |= {"test": "test"}
 # Endings of files of ids, and of packed files that nothing here unpacks.
 SUFFIXES = (".npy", ".bin", ".ds")
 PACKED = (".zst", ".7z")
@@ -35,14 +30,107 @@ MARKS = {
     b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"%PDF-": "a PDF",
 }  # fmt: skip
 """What a file is by its first bytes; the mark of UTF-32 begins with that of UTF-16."""
+LATIN_1 = "if it is Latin-1: iconv -f ISO-8859-1 -t UTF-8"
 NOT_UTF8 = "not in UTF-8"
 CONVERTERS = {name: f" (iconv -f {name} -t UTF-8)" for name in ("UTF-32", "UTF-16")}
 CONVERTERS |= {"a PDF": " (pdftotext)", NOT_UTF8: f" ({LATIN_1})"}
+BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
 RUN = "run.json"  # in a run's folder, whose files are no text of the user
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
-# The split that a word of a file's or a folder's name names.
-NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
-NAMES |= {"test": "test"}
+
+
+@dataclass(frozen=True)
+class FileSlice:
+    """The bytes of a file from `start` up to `stop`."""
+
+    path: Path
+    start: int
+    stop: int
+    text: bytes | None = field(default=None, repr=False)  # these bytes, if they are read already
+    is_text: bool = field(default=False, kw_only=True)  # refuse bytes that are not UTF-8
+    continues: bool = field(default=False, kw_only=True)  # the document of the slice before
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.start, self.stop
+
+    @property
+    def n_byte(self) -> int:
+        return self.stop - self.start
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes in pieces, which may cut a character."""
+        if self.text is not None:
+            for start in range(0, len(self.text), CHUNK):
+                yield self.text[start : start + CHUNK]
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            n_left = self.n_byte
+            while n_left and (chunk := file.read(min(CHUNK, n_left))):
+                n_left -= len(chunk)
+                yield chunk
+
+    def texts(self) -> Iterator[str]:
+        """Yield the characters in pieces; DataError if the bytes are not UTF-8."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        offset = self.start
+        for chunk in chain(self.chunks(), [b""]):
+            try:
+                if text := decoder.decode(chunk, final=not chunk):
+                    yield text
+            except UnicodeDecodeError as error:
+                # The decoder keeps the first bytes of a character that spans two chunks.
+                place = offset - (len(error.object) - len(chunk)) + error.start
+                problem = f"byte {place} is not UTF-8 text; {LATIN_1}; {BYTES_ADVICE}"
+                raise DataError(f"{self.path}: {problem}") from error
+            offset += len(chunk)
+
+    def split_lines(self) -> "Iterator[FileSlice]":
+        start = self.start
+        with self.path.open("rb") as file:
+            file.seek(start)
+            while line := file.readline(self.stop - start):
+                yield FileSlice(self.path, start, start + len(line), line, is_text=self.is_text)
+                start += len(line)
+
+
+Splits = dict[str, list[FileSlice]]  # slices of train, val and test
+
+
+def whole_file(path: Path, is_text: bool = False) -> list[FileSlice]:
+    """Return a file as one slice, or no slice if it is empty; OSError if there is none."""
+    size = path.stat().st_size
+    return [FileSlice(path, 0, size, is_text=is_text)] if size else []
+
+
+def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
+    """Split slices by fractions: whole slices by their first byte, a single one at a character."""
+    sizes = [part.n_byte for part in slices]
+    first, second = fractions[0] * sum(sizes), (fractions[0] + fractions[1]) * sum(sizes)
+    if len(slices) == 1:
+        [part] = slices
+        inner = [find_character(part, part.start + int(cut)) for cut in (first, second)]
+        return cut_slice(part, [part.start, *inner, part.stop])
+    starts = [0, *accumulate(sizes)][:-1]
+    val, test = bisect_left(starts, first), bisect_left(starts, second)
+    if len(slices) >= len(SPLITS):
+        # A nonzero fraction gets at least one document.
+        least = [int(fraction > 0) for fraction in fractions]
+        val = min(max(val, least[0]), len(slices) - least[1] - least[2])
+        test = min(max(test, val + least[1]), len(slices) - least[2])
+    return {"train": [*slices[:val]], "val": [*slices[val:test]], "test": [*slices[test:]]}
+
+
+def cut_slice(part: FileSlice, bounds: Iterable[int]) -> Splits:
+    cuts = zip(SPLITS, pairwise(bounds), strict=True)
+    return {name: [replace(part, start=start, stop=stop)] for name, (start, stop) in cuts}
+
+
+def find_character(part: FileSlice, offset: int) -> int:
+    """Return the first offset at or after this one that is not inside a UTF-8 character."""
+    ahead = next(FileSlice(part.path, offset, min(offset + 3, part.stop)).chunks(), b"")
+    return offset + next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))
 
 
 def split_user_files(
@@ -60,8 +148,7 @@ def split_user_files(
         expected = "expected one, or three: train, val and test"
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
     documents = find_documents(paths[0], data_dir, any_bytes)
-    with remove_if_refused(paths[0], data_dir):
-        splits = group_by_split(paths[0], documents, list_parts, SPLITS)
+    splits = group_by_split(paths[0], documents)
     return splits or split_by_fractions([*chain(*documents.values())], fractions)
 
 
@@ -75,8 +162,10 @@ def has_documents(path: Path) -> bool:
     return path.is_dir() or path.name.endswith(SEVERAL)
 
 
-def find_documents(path: Path, data_dir: Path, any_bytes: bool = False) -> Documents:
-    """Return the texts in a file, a folder or an archive; DataError if there are none."""
+def find_documents(
+    path: Path, data_dir: Path, any_bytes: bool = False
+) -> dict[str, list[FileSlice]]:
+    """Return the texts in a file, a folder or an archive by name; DataError if there are none."""
     try:
         if not path.exists():
             expected = "data.path must name a text file, a folder or an archive"
@@ -84,15 +173,16 @@ def find_documents(path: Path, data_dir: Path, any_bytes: bool = False) -> Docum
         if path.suffix in PACKED:
             advice = "unpack it first (.zip, .gz, .bz2 and .xz need not be)"
             raise DataError(f"{path}: packed; {advice}")
-        with remove_if_refused(path, data_dir):
-            return select_texts(path, read_texts(path, data_dir, any_bytes))
+        return select_texts(path, read_texts(path, data_dir, any_bytes))
     except OSError as error:
         # An error amid a file does not name it.
         name = error.filename or "data.path"
         raise DataError(f"{name}: cannot be read ({error.strerror})") from error
 
 
-def select_texts(path: Path, texts: Mapping[str, list[FileSlice] | str]) -> Documents:
+def select_texts(
+    path: Path, texts: Mapping[str, list[FileSlice] | str]
+) -> dict[str, list[FileSlice]]:
     """Return what is text, and name the rest in a warning; DataError if there is no text."""
     skipped = [f"{name} ({kind})" for name, kind in texts.items() if isinstance(kind, str)]
     shown = ", ".join(skipped[:5]) + ", ..." * (len(skipped) > 5)
@@ -119,30 +209,23 @@ def read_texts(
         if not file.is_file():
             texts[name] = "a special file" if file.exists() else "a link to nothing"
             continue
-        kind, is_own = find_binary(file), file == path
-        how = CONVERTERS.get(kind, "")
+        kind = find_binary(file)
+        is_own = file == path
         if file.suffix == LINES:
-            # The line that is not in UTF-8 is named when it is read.
-            if kind not in (None, NOT_UTF8):
-                raise DataError(f"{file}: {kind}{how}; expected JSON lines in UTF-8")
-            # Inside the copy of the outer archive, so that both are removed together.
-            texts[name] = read_lines(unpack(file, path / ".unpacked" if unpacked else data_dir))
-        elif file.suffix in UNPACKERS and not unpacked:
+            # Empty texts are left out.
+            bounds = pairwise([0, *read_ends(folder := unpack(file, data_dir))])
+            texts[name] = [FileSlice(folder / TEXT, a, b) for a, b in bounds if b > a]
+        elif file.suffix in UNPACKED and not unpacked:
             inner = read_texts(unpack(file, data_dir), data_dir, any_bytes, unpacked=True)
             texts |= inner if is_own else {f"{name}/{part}": inner[part] for part in inner}
         elif kind is None or (any_bytes and (is_own or kind == NOT_UTF8)):
             texts[name] = whole_file(file, is_text=not any_bytes)
         elif is_own:
+            how = CONVERTERS.get(kind, "")
             raise DataError(f"{file}: {kind}{how}; expected text in UTF-8; {BYTES_ADVICE}")
         else:
             texts[name] = kind
     return texts
-
-
-def read_lines(folder: Path) -> list[FileSlice]:
-    """Return the texts that `unpack_lines` wrote, except empty ones."""
-    bounds = pairwise([0, *array("q", (folder / ENDS).read_bytes())])
-    return [FileSlice(folder / TEXT, start, end) for start, end in bounds if end > start]
 
 
 def find_binary(path: Path) -> str | None:
@@ -163,30 +246,6 @@ def find_binary(path: Path) -> str | None:
     return None
 
 
-def unpack(archive: Path, data_dir: Path) -> Path:
-    """Return the folder with the content of a packed file, unpacked once."""
-    folder = find_unpacked_folder(archive, data_dir)
-    create_folder(folder, partial(UNPACKERS[archive.suffix], archive))
-    return folder
-
-
-def find_unpacked_folder(archive: Path, data_dir: Path) -> Path:
-    sha256 = cache_result("sha256", [archive], data_dir, partial(sha256_file, archive))
-    return data_dir / "prepared" / f"{archive.name}-{short_hash([str(archive.absolute()), sha256])}"
-
-
-@contextmanager
-def remove_if_refused(path: Path, data_dir: Path) -> Iterator[None]:
-    """Remove the unpacked copies of an archive, or of those in a folder, after a DataError."""
-    try:
-        yield
-    except DataError:
-        paths = filter(Path.is_file, list_files(path, data_dir).values())
-        for packed in (each for each in paths if each.suffix in UNPACKERS):
-            shutil.rmtree(find_unpacked_folder(packed, data_dir), ignore_errors=True)
-        raise
-
-
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     """Return a file by name, or the files in a folder by path, without hidden ones, those of runs,
     and our own in data_dir.
@@ -197,7 +256,9 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     if not folder.is_dir():
         return {folder.name: folder}
     seen = {os.path.realpath(data_dir / name) for name in ("prepared", "downloads")}
-    files, found, links = [], [folder], []
+    files = []
+    found = [folder]
+    links = []
     while found or links:
         # Links come last: a file counts under its own name.
         path = found.pop() if found else links.pop()
@@ -221,26 +282,21 @@ def is_run(folder: Path) -> bool:
     return os.path.isfile(state) and b'"max_steps"' in state.read_bytes()
 
 
-def list_parts(name: str) -> list[str]:
-    """Return what may name a split in a path: folders, and the words between the file's dots."""
-    folders, _, file = name.rpartition("/")
-    return [*folders.split("/"), *file.split(".")]
-
-
-def group_by_split(
-    path: Path, documents: Documents, list_words: Callable[[str], list[str]], needed: Sequence[str]
-) -> Splits:
-    """Return the documents of the split that a word of their name names; {} if a needed one has
-    none. Otherwise a document of no split is a DataError."""
-    splits, strays = {split: [] for split in SPLITS}, []
+def group_by_split(path: Path, documents: Mapping[str, list[FileSlice]]) -> Splits:
+    """Return the documents of the split that their name names: a folder in it, or a word between
+    the file's dots. {} if a split has none; otherwise a document of no split is a DataError."""
+    splits = {split: [] for split in SPLITS}
+    strays = []
     for name, slices in documents.items():
+        folders, _, file = name.rpartition("/")
         # The first word that names a split counts.
-        named = [NAMES[word] for word in list_words(name) if word in NAMES]
+        words = [*folders.split("/"), *file.split(".")]
+        named = [NAMES[word] for word in words if word in NAMES]
         if named:
             splits[named[0]] += slices
         else:
             strays.append(name)
-    if not all(splits[split] for split in needed):
+    if not all(splits.values()):
         return {}
     if strays:
         stray = f"{strays[0]} is not in train, val or test, but others are"
@@ -260,3 +316,22 @@ def save_texts(texts: Iterable[str], path: Path) -> None:
                 print(json.dumps({"text": text}), file=file)
 
     replace_file(path, save_part)
+
+
+def find_difference(path: Path, checksum: str) -> str:
+    """Return a file's checksum and the expected "sha256:..." as text, or "" if they are equal."""
+    algorithm, _, digest = checksum.partition(":")
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, algorithm).hexdigest()
+    return "" if actual == digest else f"{algorithm} {actual}, not {digest}"
+
+
+def verify_file(path: Path, checksum: str) -> None:
+    """Raise a DataError unless a file can be read and has this checksum."""
+    try:
+        difference = find_difference(path, checksum)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be read ({reason}); pass data.path") from error
+    if difference:
+        raise DataError(f"{path}: wrong file ({difference}); remove it, or pass data.path")
