@@ -90,7 +90,7 @@ def test_an_adapted_result_has_another_name_and_names_its_adaptation(txl, checkp
 def test_auto_chooses_on_the_validation_text_of_training_what_is_not_given(
     txl, accepted, refused, checkpoint, text_file, monkeypatch
 ):
-    monkeypatch.setitem(tuning.CHOICES, "rate", (0.1, 0.0))
+    monkeypatch.setattr(tuning, "RATES", (0.1, 0.0))
     words = ("--adapt=auto", "--adapt_seconds=0.2", "--cache_theta=9", "--max_tokens=99")
     output = accepted("evaluate", checkpoint, *words)
     notice, chosen, *_ = output.err.splitlines()

@@ -1,9 +1,11 @@
 """The choice of an adaptation on another text, within a time."""
 
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
+import torch
 
 from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation import tuning
@@ -22,12 +24,16 @@ def measure(net, text, protocol) -> float:
     return nats
 
 
-def test_each_choice_is_the_best_of_its_values_after_those_before(make_net, text, monkeypatch):
+def test_cache_and_rate_are_the_best_of_all_pairs_and_then_of_all_rates(
+    make_net, text, monkeypatch
+):
     monkeypatch.setattr(tuning, "CACHE_LEN", 100)
-    net, best = make_net(), Protocol(cache_len=100, tgt_len=20)
-    for name, values in tuning.CHOICES.items():
-        ways = [best.__class__(**vars(best) | {name: value}) for value in values]
-        best = min(ways, key=lambda way: measure(net, text, way))
+    net = make_net()
+    pairs = [{"cache_theta": t, "cache_weight": w} for t in tuning.THETAS for w in tuning.WEIGHTS]
+    caches = [Protocol(cache_len=100, tgt_len=20, **pair) for pair in pairs]
+    cache = min(caches, key=lambda way: measure(net, text, way))
+    rates = [replace(cache, rate=rate) for rate in tuning.RATES]
+    best = min(rates, key=lambda way: measure(net, text, way))
     chosen = choose_adaptation(net, text, Protocol(tgt_len=20, max_tokens=30), 9, lambda: 0)
     assert chosen.given == best.given
     assert (chosen.cache_len, chosen.max_tokens) == (100, 30)
@@ -50,18 +56,23 @@ def test_rows_and_networks_without_states_have_what_they_can(make_net, own_packa
     assert (chosen.rate > 0, chosen.cache_len) == (True, 0)
 
 
-def test_each_choice_takes_its_share_of_the_time(make_net, text, monkeypatch):
-    ways, scored = [Protocol(tgt_len=10), Protocol(tgt_len=10, rate=0.1)], []
+def test_half_of_the_time_is_for_the_cache_and_half_for_the_rate(make_net, text, monkeypatch):
+    ways = [Protocol(tgt_len=10), Protocol(tgt_len=10, rate=0.1)]
     # The clock is read at the beginning and after each segment.
     assert score_in_turns(make_net(), text, ways, 3.0, count().__next__)[0] == 30
-    monkeypatch.setattr(
-        tuning, "score_in_turns", lambda *inputs: scored.append(inputs[3]) or (0, [0.0] * 9)
-    )
-    choose_adaptation(make_net(), text, Protocol(), 90)
-    assert scored == [30, 30, 30]
+    given = []
+
+    def read(model, tokens, ways, seconds, clock):
+        given.append(seconds)
+        yield [torch.zeros(1)] * len(ways)
+
+    monkeypatch.setattr(tuning, "read_in_turns", read)
+    for fields in ({}, {"rate": 0.0}, {"cache_len": 0}):
+        choose_adaptation(make_net(), text, Protocol(**fields), 90)
+    assert given == [45, 45, 90, 90]
 
 
 def test_a_rate_that_breaks_the_network_is_not_chosen(make_net, text, monkeypatch):
-    monkeypatch.setitem(tuning.CHOICES, "rate", (1e5, 0.1))
+    monkeypatch.setattr(tuning, "RATES", (1e5, 0.1))
     chosen = choose_adaptation(make_net(), text, Protocol(tgt_len=20, cache_len=0), 9, lambda: 0)
     assert chosen.rate == 0.1

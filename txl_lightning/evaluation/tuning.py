@@ -2,23 +2,25 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+
+from torch import Tensor
 
 from ..data.tokens import Tokens
 from ..model import Network, eval_mode
 from ..model.adaptation import is_trainable
 from ..model.contract import has_states
+from ..model.state_cache import mix_logp
 from .protocols import Protocol
 from .scoring import score_text
 
 CACHE_LEN = 20_000
-CHOICES = {
-    "rate": (0.1, 0.03, 0.2, 0.0),
-    "cache_theta": (20.0, 30.0, 45.0, 60.0),
-    "cache_weight": (0.2, 0.3, 0.4, 0.5, 0.6),
-}
-"""Values to choose from, in this order of names."""
+THETAS = (20.0, 30.0, 45.0, 60.0)
+WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6)
+RATES = (0.1, 0.03, 0.2, 0.0)
 Clock = Callable[[], float]
 
 
@@ -29,7 +31,7 @@ def choose_adaptation(
     seconds: float,
     clock: Clock = time.monotonic,
 ) -> Protocol:
-    """Return a protocol with the values of CHOICES, of those not given, that have the fewest nats.
+    """Return a protocol with the values, of those not given, that have the fewest nats.
 
     Of several rows, and with packed weights, the rate is 0.
     """
@@ -37,34 +39,60 @@ def choose_adaptation(
     if protocol.batch_size > 1 or not is_trainable(model):
         usual["rate"] = 0.0
     best = replace(protocol, max_tokens=None, **usual | protocol.given)
-    names = [name for name in CHOICES if name not in best.given]
-    if not best.cache_len:
-        names = [name for name in names if name == "rate"]
-    for name in names:
-        ways = [replace(best, **{name: value}) for value in CHOICES[name]]
-        _, nats = score_in_turns(model, tokens, ways, seconds / len(names), clock)
+    if best.cache_len:
+        share = 1 if best.rate is not None else 0.5
+        best = choose_cache(model, tokens, best, seconds * share, clock)
+        seconds *= 1 - share
+    if best.rate is None:
+        ways = [replace(best, rate=rate) for rate in RATES]
+        _, nats = score_in_turns(model, tokens, ways, seconds, clock)
         # A rate that is too large makes nats that are no numbers.
         nats = [math.inf if math.isnan(each) else each for each in nats]
         best = ways[nats.index(min(nats))]
     return replace(protocol, **best.given)
 
 
+def choose_cache(
+    model: Network, tokens: Tokens, protocol: Protocol, seconds: float, clock: Clock
+) -> Protocol:
+    """Return a protocol with the theta and the weight that are best without gradient steps.
+
+    The network and each cache are scored alone, and then mixed with every weight.
+    """
+    thetas = THETAS if protocol.cache_theta is None else [protocol.cache_theta]
+    weights = WEIGHTS if protocol.cache_weight is None else [protocol.cache_weight]
+    alone = replace(protocol, cache_weight=1.0, rate=0.0)
+    ways = [replace(alone, cache_len=0), *(replace(alone, cache_theta=each) for each in thetas)]
+    nats: Counter[tuple[float, float]] = Counter()
+    for network_K, *caches in read_in_turns(model, tokens, ways, seconds, clock):
+        for (theta, cache_K), weight in product(zip(thetas, caches, strict=True), weights):
+            mixed_K = -mix_logp(-network_K, -cache_K, weight)
+            nats[theta, weight] += mixed_K.double().sum().item()
+    theta, weight = min(nats, key=nats.__getitem__)
+    return replace(protocol, cache_theta=theta, cache_weight=weight)
+
+
 def score_in_turns(
     model: Network, tokens: Tokens, ways: Sequence[Protocol], seconds: float, clock: Clock
 ) -> tuple[int, list[float]]:
-    """Score a text, or what the time allows of it, in several ways; return tokens and nats of each.
-
-    A segment is scored in each way before the next one, so that all have the same tokens.
-    """
+    """Score a text, or what the time allows of it, in several ways; return tokens and nats of each."""
     n_scored = 0
     nats = [0.0] * len(ways)
+    for parts in read_in_turns(model, tokens, ways, seconds, clock):
+        n_scored += len(parts[0])
+        sums = (nats_K.double().sum().item() for nats_K in parts)
+        nats = [total + more for total, more in zip(nats, sums, strict=True)]
+    return n_scored, nats
+
+
+def read_in_turns(
+    model: Network, tokens: Tokens, ways: Sequence[Protocol], seconds: float, clock: Clock
+) -> Iterator[list[Tensor]]:
+    """Yield nats_K of each segment that the time allows, in each way before the next segment."""
     end = clock() + seconds
     # Each way restores the mode that it found, not that of the network before all of them.
     with eval_mode(model):
         for parts in zip(*(score_text(model, tokens, way) for way in ways), strict=True):
-            n_scored += len(parts[0].nats_K)
-            sums = (part.nats_K.double().sum().item() for part in parts)
-            nats = [total + more for total, more in zip(nats, sums, strict=True)]
+            yield [part.nats_K for part in parts]
             if clock() >= end:
                 break
-    return n_scored, nats
