@@ -65,10 +65,6 @@ gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctnes
 
 bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations and baseline.json (hours, quiet; BENCH=options)
 	$(PEERS)/bin/python -W ignore -m experiments.speed.bench $(BENCH)
-	$(PEERS)/bin/python -W ignore -m experiments.speed.scaling
-	$(PEERS)/bin/python -W ignore -m experiments.speed.breakdown
-	$(BIN)/python -m experiments.speed.start
-	$(BIN)/python -m experiments.speed.busy
 	$(BIN)/python -m experiments.speed.table_9 --rounds 3
 
 $(PEERS)/ready: experiments/speed/requirements.txt experiments/speed/requirements-no-deps.txt

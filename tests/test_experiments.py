@@ -5,12 +5,11 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional as F
 
 from experiments.speed import summary
 from experiments.speed.cases import CASES
-from experiments.speed.timing import Machine, Operations, Times, find_kind
+from experiments.speed.figures import draw_bench
+from experiments.speed.timing import Machine, Times
 from tests.golden import train_as_recorded
 from tests.helpers.pictures import has_curves
 
@@ -63,7 +62,12 @@ def test_the_benchmark_measures_each_case_and_draws_it(bench):
         assert ours["memory_mb"] > 0
         assert (case["basis"] == "fastest step") == (case["spoilt"] is None)
     assert ("SPOILT" in shown) == any(case["spoilt"] for case in record["cases"])
-    assert has_curves(path.with_suffix(".png"))
+    assert path.with_suffix(".png").is_file()
+
+
+def test_the_picture_of_a_benchmark_shows_the_other_implementations(repository, tmp_path):
+    results = repository / "experiments" / "speed" / "results" / "2026-11-24-bench.json"
+    assert has_curves(draw_bench(results, tmp_path / "bench.png"))
 
 
 @pytest.mark.slow
@@ -131,44 +135,6 @@ def test_a_slowdown_beyond_the_tolerance_is_named(bench):
     assert "nothing to compare" in summary.compare(record, faster, 0.25)[0][0]
 
 
-def test_kinds_of_operations_sum_to_the_whole_step_and_know_logits():
-    logits_YV = torch.randn(64, 71, requires_grad=True)
-
-    def step():
-        weight_DV = torch.randn(71, 32)
-        nats = F.cross_entropy(logits_YV, torch.zeros(64, dtype=int))
-        (nats + (logits_YV * 2 @ weight_DV).softmax(-1).sum()).backward()
-
-    operations = Operations()
-    operations.add(step)
-    kinds = operations.kinds(n_token=71)
-    assert sum(kinds.values()) == pytest.approx(operations.total())
-    assert all(kinds[name] > 0 for name in ("products", "loss", "softmax", "views, calls"))
-    assert kinds["loss"] > operations.kinds(n_token=None)["loss"]
-    assert [find_kind(name) for name in ("addmm", "masked_fill_", "mul")] == [
-        "products", "masks", "sums, elementwise",
-    ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_breakdown_of_a_step_names_every_kind_and_what_a_trainer_adds(run_experiment, tmp_path):
-    path = tmp_path / "breakdown.json"
-    run_experiment("speed.breakdown", "--fast", "--only", "train-quickstart-bf16", "--out", path)
-    [case] = json.loads(path.read_text())["cases"]
-    assert {"products", "softmax", "loss", "optimizer"} < case["ms"]["ours"].keys()
-    assert case["ms"]["ours"]["Trainer, clipping, data"] > 0
-    assert has_curves(path.with_suffix(".png"))
-
-
-@pytest.mark.slow
-def test_the_start_of_each_command_is_measured(run_experiment, tmp_path):
-    path = tmp_path / "start.json"
-    run_experiment("speed.start", "--fast", "--out", path)
-    seconds = json.loads(path.read_text())["seconds"]
-    assert {"import torch", "fit", "evaluate", "generate"} < seconds.keys()
-    assert all(each["cpu"] > 0 for each in seconds.values())
-
-
 @pytest.mark.slow
 def test_segments_that_adapt_are_timed_beside_static_ones(run_experiment):
     shown = run_experiment("speed.adapted", "--rounds", 2, "--cache_len", 1000)
@@ -183,19 +149,6 @@ def test_the_products_of_a_step_match_the_usual_flop_count():
         # The usual count has half of a segment's own scores, no keys of memory and no clamp_len.
         least, most = (1, 2) if case.trains else (0.85, 1.1)
         assert least < flops / case.flops < most, case.name
-
-
-@pytest.mark.slow
-def test_scaling_fits_a_line_and_compares_two_processes_with_one(run_experiment, tmp_path):
-    path = tmp_path / "scaling.json"
-    shown = run_experiment("speed.scaling", "--fast", "--out", path)
-    record = json.loads(path.read_text())
-    for curve in record["memory"]["curves"].values():
-        assert len(curve["us_per_token"]) == 6
-        assert min(curve["us_per_token"]) > 0
-    assert all(speedup > 0 for speedup in record["processes"]["speedup"].values())
-    assert "two, rows shared" in shown
-    assert has_curves(path.with_suffix(".png"))
 
 
 @pytest.mark.slow

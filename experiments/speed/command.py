@@ -1,4 +1,4 @@
-"""The options of bench.py and scaling.py, and their file of results with a figure beside it."""
+"""The options of bench.py and table_9.py, and their file of results with a figure beside it."""
 
 import argparse
 import json

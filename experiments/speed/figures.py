@@ -1,6 +1,6 @@
 """Figures of the speed measurements, from their JSON alone.
 
-python -m experiments.speed.figures           bench.png and scaling.png of the latest results
+python -m experiments.speed.figures           bench.png of the latest results
 python -m experiments.speed.figures FILE...   figures beside these files
 """
 
@@ -20,14 +20,10 @@ def main() -> None:
     if sys.argv[1:]:
         pairs = [(Path(name), Path(name).with_suffix(".png")) for name in sys.argv[1:]]
     else:
-        pairs = [(find_latest(name), FOLDER / f"{name}.png") for name in ("bench", "scaling")]
+        latest = max((FOLDER / "results").glob("*-bench.json"))
+        pairs = [(latest, FOLDER / "bench.png")]
     for path, picture in pairs:
-        draw = draw_bench if "cases" in json.loads(path.read_text()) else draw_scaling
-        print(draw(path, picture))
-
-
-def find_latest(name: str) -> Path:
-    return max((FOLDER / "results").glob(f"*-{name}.json"))
+        print(draw_bench(path, picture))
 
 
 def draw_bench(path: Path, picture: Path | None = None) -> Path:
@@ -56,24 +52,6 @@ def describe_case(case: dict[str, Any]) -> str:
     network = f"{sizes['n_layer']} layers of {sizes['d_model']}, batch {case['rows']}"
     lengths = f"tgt_len {case['tgt_len']}, mem_len {case['mem_len']:,}"
     return f"{case['kind']}: {network}, {lengths}{precision}{disturbed}"
-
-
-def draw_scaling(path: Path, picture: Path | None = None) -> Path:
-    """Draw the time of a token by memory length, with fitted lines."""
-    memory = json.loads(path.read_text())["memory"]
-    picture = picture or path.with_suffix(".png")
-    title = "Time of a token by length of the memory"
-    labels = {"xlabel": "length of the memory (states)", "ylabel": "time per token (µs)"}
-    with draw_figure(picture, title, **labels) as axes:
-        for (kind, curve), style in zip(memory["curves"].items(), STYLES, strict=False):
-            slope = f"{1e3 * curve['slope_us']:.0f} µs per 1,000 states"
-            label = f"{kind}: {slope} (R² {curve['r_squared']:.3f})"
-            axes.plot(curve["mem_len"], curve["us_per_token"], linestyle="", label=label, **style)
-            line = [curve["intercept_us"] + curve["slope_us"] * each for each in curve["mem_len"]]
-            axes.plot(curve["mem_len"], line, color=style["color"], marker="", linewidth=0.8)
-        axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter("{x:,g}")
-    return picture
 
 
 if __name__ == "__main__":

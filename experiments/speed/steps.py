@@ -30,9 +30,6 @@ class Steps:
             import_module(contestants.PACKAGES[name])
         self.imported_bytes, self.operations = peak_memory(CPU), Operations()
         self.first_nats: np.ndarray | None = None
-        sizes = case.config
-        # In train-256, other tensors have as many columns as the logits.
-        self.n_token = None if sizes.n_token == sizes.d_model else sizes.n_token
         if name == contestants.FLOOR:
             self.step = contestants.Products(case.products(), case.dtype)
         elif name == contestants.READING:
@@ -78,10 +75,6 @@ class Steps:
         for _ in range(steps):
             self.operations.add(self.step)
         return self.operations.total()
-
-    def sum_kinds(self) -> dict[str, float]:
-        """Return the milliseconds of a step's operations so far, by kind."""
-        return {kind: 1e3 * s for kind, s in self.operations.kinds(self.n_token).items()}
 
 
 @torch.inference_mode()

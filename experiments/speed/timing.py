@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import statistics
 import time
 from collections import defaultdict
@@ -115,24 +114,6 @@ def time_workers(
     return Times(seconds, machine, spoilt, sums, single)
 
 
-LOSS = "loss"
-KINDS = {
-    "products": "mm|addmm|bmm|baddbmm|mv|_linear_pointwise",
-    LOSS: "_log_softmax.*|nll_loss.*",
-    "softmax": "_softmax.*",
-    "masks": "masked_fill_?|where|all|any|nonzero|triu|tril|le|ge|lt|gt|eq|logical.*",
-    "copies, casts": "copy_|cat|index.*|gather|scatter.*|embedding.*",
-    "norms": "native_layer_norm.*|_fused_rms_norm.*",
-    "optimizer": "_fused_adamw?_",
-    "views, calls": "engine::.*|view|_unsafe_view|_reshape_alias|reshape|transpose|t|permute|slice|"
-    "select|narrow|as_strided|expand|flatten|unsqueeze|squeeze|chunk|split.*|unbind|empty.*|new_.*|"
-    "to|_to_copy|clone|contiguous|linear|matmul|einsum|detach.*|result_type|resize_|item|"
-    "_local_scalar_dense|is_nonzero",
-    "sums, elementwise": ".*",
-}
-"""Operations by the names of their functions; the first that matches counts."""
-
-
 class Operations:
     """The times of a step's operations, each told apart by its name and its inputs' shapes.
 
@@ -157,26 +138,6 @@ class Operations:
     def total(self) -> float:
         """Return the seconds of a step: the sum of count x fastest time."""
         return sum(len(each) / self.steps * min(each) for each in self.seconds.values())
-
-    def kinds(self, n_token: int | None) -> dict[str, float]:
-        """Return the seconds of a step by kind.
-
-        Operations on logits are known by n_token, the size of one of their dimensions, unless other
-        tensors have it too (None); their softmax and its gradient by their names.
-        """
-        kinds = dict.fromkeys([LOSS, *KINDS], 0.0)
-        for (name, shapes), each in self.seconds.items():
-            kind = find_kind(name.partition("::")[2])
-            is_logits = n_token is not None and re.search(rf"\b{n_token}\b", shapes)
-            if kind not in ("products", "optimizer") and is_logits:
-                kind = LOSS
-            kinds[kind] += len(each) / self.steps * min(each)
-        return kinds
-
-
-def find_kind(function: str) -> str:
-    """Return the kind of an operation by the name of its function, without its library's."""
-    return next(kind for kind, names in KINDS.items() if re.fullmatch(names, function))
 
 
 @contextmanager
