@@ -191,25 +191,6 @@ class TransformerXLConfig:
     def inner_width(self) -> int:
         return 4 * self.d_model if self.d_inner is None else self.d_inner
 
-    def flops_per_token(self, tgt_len: int) -> float | None:
-        """Return the matrix-product FLOPs per training token, forward and backward.
-
-        As usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, projections of
-        memory and recomputation are not counted. None with cutoffs: the text decides how many
-        tokens need the softmax of each cluster.
-        """
-        if self.cutoffs:
-            return None
-        inner = self.n_head * self.head_width
-        n_visible = self.mem_len + (tgt_len + 1) / 2
-        weights = self.d_model * (4 * inner + 2 * self.inner_width)
-        # Scores by content, scores by distance, and the sum of values.
-        attention = 3 * inner * n_visible
-        projection = self.d_model if self.has_projections else 0
-        softmax = self.embed_width * (self.n_token + projection)
-        # A multiplication and an addition for each weight, and twice that backward.
-        return 6 * (self.n_layer * (weights + attention) + softmax)
-
 
 class ContextLengths(NamedTuple):
     """Lengths in use; None: no limit."""
