@@ -10,7 +10,7 @@ from txl_lightning.training.callbacks.time_budget import TimeBudget
 from txl_lightning.training.callbacks.validation_probe import FinalValidation
 from txl_lightning.training.callbacks.wandb import WandbRun
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
-from txl_lightning.training.trainer_parts import ORDER, make_callbacks
+from txl_lightning.training.cli import ORDER, make_callbacks
 from txl_lightning.training.training_state import TrainingStateCheckpoint
 
 

@@ -89,7 +89,7 @@ def measure_memory(
         print(f"  mem_len {mem_len:4d}   {bits}{note}", flush=True)
     if share := data.unknown_share("test"):
         print(f"{share:.1%} of the tokens are unknown, which makes their loss small")
-    print("(a network trained without memory, --model.net.mem_len 0, usually loses less)")
+    print("(a network that was trained without memory, --model.net.mem_len 0, is usually better)")
 
 
 def measure_adaptation(

@@ -75,7 +75,7 @@ def choose_cache(
 def score_in_turns(
     model: Network, tokens: Tokens, ways: Sequence[Protocol], seconds: float, clock: Clock
 ) -> tuple[int, list[float]]:
-    """Score a text, or what the time allows of it, in several ways; return tokens and nats of each."""
+    """Return the tokens that the time allows, and the sum of their nats in each way."""
     n_scored = 0
     nats = [0.0] * len(ways)
     for parts in read_in_turns(model, tokens, ways, seconds, clock):

@@ -1,9 +1,7 @@
-"""fit, validate, test and predict: options, parse, find the checkpoint, build, run.
-
-TxlCLI is LightningCLI for one command; its methods stand in the order in which it calls them.
-"""
+"""fit, validate, test and predict: parse options, find the checkpoint, build the parts, run."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +9,11 @@ from typing import Any
 
 import jsonargparse
 from jsonargparse import Namespace
-from lightning.pytorch import Trainer
+from lightning.fabric.plugins.io import CheckpointIO
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .. import errors
@@ -20,8 +21,16 @@ from ..checkpoints import LoadedCheckpoint
 from ..files import check_folder_writable, dump_yaml
 from ..imports import ALLOWED
 from ..model.config import CLASS, make_config
+from ..runs.logger import RunLogger
 from ..tables import align_columns
-from .callbacks.save_run import SaveRun, print_once
+from .callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from .callbacks.progress_bar import Throughput, TokenProgressBar
+from .callbacks.report import Report
+from .callbacks.save_run import SaveNats, SaveRun, print_once
+from .callbacks.time_budget import TimeBudget
+from .callbacks.validation_probe import FinalValidation, ValidationProbe
+from .callbacks.wandb import WandbRun, replace_wandb_loggers, run_id_from
+from .callbacks.weight_averaging import WeightAverage
 from .loops import replace_signal_handlers
 from .options import (
     RUNS,
@@ -43,14 +52,7 @@ from .start import (
     load_weights,
     names_new_text,
 )
-from .trainer_parts import (
-    as_list,
-    check_processes,
-    make_callbacks,
-    make_loggers,
-    make_plugins,
-    refuse_unusable,
-)
+from .training_state import NonFiniteGuard, TrainingStateCheckpoint
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
@@ -62,6 +64,23 @@ RUN_OPTIONS = {
     # SaveNats writes them to nats.npy; returning those of a long text would fill the memory.
     "predict": {"return_predictions": False},
 }
+
+ORDER = (
+    WeightAverage,  # in a config only: it averages a step before LastCheckpoint saves it
+    Throughput,  # stops its clock before others work
+    TimeBudget,  # tells which step is the last, before FinalValidation and the bar look
+    ValidationProbe,  # measures what Report and WandbRun show
+    FinalValidation,  # asks for the validation that LastCheckpoint then knows to be due
+    Report,  # draws the pictures that WandbRun logs
+    WandbRun,
+    TokenProgressBar,
+    SaveRun,  # after an exception, it unlocks what Report has written
+    NonFiniteGuard,  # from the model; refuses weights before TrainingStateCheckpoint logs a step
+    TrainingStateCheckpoint,  # restores random numbers last; commits what LastCheckpoint saves
+    BestCheckpoint,  # Lightning puts Checkpoints last; its score is part of last.ckpt
+    LastCheckpoint,
+)
+"""Callbacks of a run as Lightning calls them in each hook, with the reason for each place."""
 
 
 def run_trainer(arguments: list[str]) -> Trainer:
@@ -91,7 +110,7 @@ def set_up_libraries() -> None:
 
 
 class TxlCLI(LightningCLI):
-    """One command: LightningCLI itself would take a second to build a parser for each of four."""
+    """LightningCLI for one command, as its methods are called; building four parsers is slow."""
 
     def __init__(self, command: str, words: list[str]) -> None:
         self.command = command
@@ -159,7 +178,13 @@ class TxlCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         check_settings(self.parser, self.config)
-        set_folder(self.command, self.config, self.checkpoint)
+        trainer = self.config.trainer
+        if not trainer.default_root_dir:
+            is_fit = self.command == "fit"
+            trainer.default_root_dir = RUNS if is_fit else str(self.checkpoint.run_folder)
+        if self.command in ("fit", "predict"):
+            advice = "; checkpoint.mirror copies runs to one"
+            check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
 
     def instantiate_classes(self) -> None:
         # The Trainer first: Lightning may refuse it, and encoding a text may take long. Only the
@@ -186,24 +211,29 @@ class TxlCLI(LightningCLI):
             self.model.memory_bank.adaptation = parts.adapt if parts.adapt.adapts else None
 
     def instantiate_trainer(self, **_: Any) -> Trainer:
-        """Make the Trainer; what Lightning refuses, and too many processes, are ValueErrors."""
+        """Make the Trainer; what Lightning refuses is a ValueError."""
         given = self.config_init.trainer
-        settings = self.config.trainer
         expected = "false, because a run has loggers and checkpoints"
         errors.require(not given["barebones"], "trainer.barebones", "true", expected)
-        refuse_unusable(as_list(given["callbacks"]))
-        options = {"plugins": make_plugins(given["plugins"], self.checkpoint)}
-        more = self.config.wandb, self.resumed
-        options["logger"] = make_loggers(self.command, given["logger"], settings, *more)
-        callbacks = make_callbacks(self.command, self.config, self.defaults, options["logger"])
+        for each in as_list(given["callbacks"]):
+            monitor = getattr(each, "monitor", None) or "/"
+            expected = "a metric that the run logs, such as val/loss"
+            errors.require("/" in monitor, "trainer.callbacks.monitor", monitor, expected)
+        plugins = as_list(given["plugins"])
+        for plugin in plugins:
+            is_possible = not isinstance(plugin, CheckpointIO)
+            expected = "none that writes checkpoints"
+            errors.require(is_possible, "trainer.plugins", type(plugin).__name__, expected)
+        loggers = make_loggers(self.command, given["logger"], self.config, self.resumed)
+        options = {"plugins": [*plugins, AtomicCheckpointIO(self.checkpoint)], "logger": loggers}
         # LightningCLI adds these, and SaveRun, to those of the settings.
+        callbacks = make_callbacks(self.command, self.config, self.defaults, loggers)
         self.trainer_defaults = {"callbacks": callbacks}
         try:
             trainer = super().instantiate_trainer(**options)
         # Lightning refuses settings by errors of many classes.
         except Exception as error:
             raise ValueError(f"trainer: {errors.format_line(str(error))}") from error
-        check_processes(trainer)
         replace_signal_handlers(trainer)
         return trainer
 
@@ -228,7 +258,7 @@ class TxlCLI(LightningCLI):
             self.datamodule.load_state_dict(text)
 
     def run(self) -> None:
-        is_file = self.ckpt_path is not None and not self.ckpt_path.is_dir()
+        is_file = self.ckpt_path is not None and self.ckpt_path.is_file()
         ckpt_path = str(self.ckpt_path) if is_file else None
         # weights_only: otherwise Lightning would run code in a checkpoint that a plugin reads.
         options = RUN_OPTIONS.get(self.command, {}) | {"ckpt_path": ckpt_path, "weights_only": True}
@@ -248,14 +278,59 @@ class TxlCLI(LightningCLI):
             print(f"{share:.1%} of the tokens are unknown, which makes their loss small")
 
 
-def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None) -> None:
-    """Set the folder of runs, or of a checkpoint's results, and check that it is writable."""
-    trainer = settings.trainer
-    if not trainer.default_root_dir:
-        trainer.default_root_dir = RUNS if command == "fit" else str(start.run_folder)
-    if command in ("fit", "predict"):
-        advice = "; checkpoint.mirror copies runs to one"
-        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
+def make_callbacks(
+    command: str, config: Namespace, defaults: dict[str, Any], loggers: list[Logger]
+) -> list[Callback]:
+    """Make the default callbacks of a command, in their order; those of a config precede them."""
+    has_bar = config.trainer.enable_progress_bar is not False
+    if command != "fit":
+        # On stderr of a terminal; a rate of 0 disables it in a pipe.
+        bar = RichProgressBar(10 * sys.stderr.isatty(), console_kwargs={"stderr": True})
+        writers = [SaveNats(Path(config.trainer.default_root_dir))] if command == "predict" else []
+        return [*writers, bar] if has_bar else writers
+    probe = ValidationProbe(config.report.sample_len, with_attention=config.report.html)
+    callbacks = [Throughput(), probe, FinalValidation()]
+    if config.plan.minutes is not None:
+        callbacks.append(TimeBudget(config.plan.minutes))
+    if config.report.html:
+        callbacks.append(Report(probe, defaults))
+    if any(isinstance(each, WandbLogger) for each in loggers):
+        callbacks.append(WandbRun(probe, config.wandb.checkpoints))
+    if has_bar:
+        callbacks.append(TokenProgressBar())
+    if config.trainer.enable_checkpointing is not False:
+        saving = config.checkpoint
+        callbacks += [BestCheckpoint(), LastCheckpoint(saving.every_n_steps, saving.mirror)]
+    return sorted(callbacks, key=lambda each: ORDER.index(type(each)))
+
+
+def as_list(value: Any) -> list[Any]:
+    # True asks for the default, which is not part of the list.
+    if value is None or isinstance(value, bool):
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def make_loggers(
+    command: str, given: Any, config: Namespace, resumed: LoadedCheckpoint | None
+) -> list[Logger]:
+    """Return the Trainer's loggers: those of a config, and metrics.csv of a run."""
+    loggers = as_list(given)
+    root = config.trainer.default_root_dir
+    has_wandb = any(isinstance(each, WandbLogger) for each in loggers)
+    expected = "--trainer.logger WandbLogger"
+    errors.require(has_wandb or not config.wandb.required, "wandb.required", "true", expected)
+    if has_wandb:
+        run_id = resumed and run_id_from(resumed.saved)
+        specs = as_list(config.trainer.logger)
+        loggers = replace_wandb_loggers(loggers, specs, root, config.wandb.required, run_id)
+    # A measurement makes no folder of a run.
+    if command != "fit":
+        return loggers
+    run_logger = RunLogger(root, name="", version=resumed and resumed.run_folder.name)
+    # A CSVLogger for the same folder would write the same file.
+    same = (CSVLogger, run_logger.root_dir)
+    return [run_logger, *(each for each in loggers if (type(each), each.root_dir) != same)]
 
 
 @contextmanager
@@ -265,9 +340,8 @@ def explain_out_of_memory(settings: Namespace) -> Iterator[None]:
     except errors.ALLOCATION_ERRORS as error:
         if not errors.is_out_of_memory(error):
             raise
-        keys = ("data.batch_size", "data.tgt_len", "model.net.mem_len", "trainer.precision")
-        values = {key: "32-true" if settings[key] is None else settings[key] for key in keys}
-        listed = ", ".join(f"{key} {value}" for key, value in values.items())
+        keys = ("data.batch_size", "data.tgt_len", "model.net.mem_len")
+        listed = ", ".join(f"{key} {settings[key]}" for key in keys)
         raise errors.OutOfMemoryError(
             f"out of memory with {listed}; lower one of them, or set data.micro_batches 2, "
             "model.recompute true, trainer.precision bf16-mixed"

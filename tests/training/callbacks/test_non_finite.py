@@ -138,5 +138,5 @@ def test_logged_gradient_norm_and_memory_bytes_are_right(fit, train):
 def test_out_of_memory_is_exit_code_7_and_names_what_to_lower(txl, small):
     code, output = txl("fit", *small, "--model.net.d_inner=100000000000")
     assert code == 7
-    settings = "data.batch_size 4, data.tgt_len 8, model.net.mem_len 8, trainer.precision 32-true"
+    settings = "data.batch_size 4, data.tgt_len 8, model.net.mem_len 8"
     assert f"error: out of memory with {settings}; lower one of them, or set " in output.err

@@ -1,1 +1,1 @@
-"""Callbacks of runs; ../trainer_parts.py puts them in order."""
+"""Callbacks of runs; ../cli.py puts them in order."""

@@ -44,7 +44,7 @@ class ValidationProbe(Callback):
 
     Logged: val/tokens_seen; val/memory_gain, mean nats of a few segments read without memory minus
     those with it; and val/memory_gain_error, its standard error. This is the same network without
-    its memory: a network trained without memory usually loses less.
+    its memory: a network trained without memory is usually better than that.
     """
 
     def __init__(self, sample_len: int = 200, with_attention: bool = True) -> None:

@@ -12,9 +12,6 @@ CALLBACK = "--trainer.callbacks+="
     ("options", "message"),
     [
         (f"{CALLBACK}EarlyStopping --trainer.callbacks.monitor=val_loss", "monitor: invalid val_l"),
-        (f"{CALLBACK}LearningRateFinder", "invalid LearningRateFinder; expected none; compare"),
-        (f"{CALLBACK}BackboneFinetuning", "invalid BackboneFinetuning; expected none, because"),
-        (f"{CALLBACK}BatchSizeFinder", "invalid BatchSizeFinder; expected none; set data.b"),
         ("--trainer.barebones=true", "trainer.barebones: invalid true; expected false"),
     ],
 )
