@@ -73,7 +73,7 @@ class TransformerXL(nn.Module):
         super().__setstate__(state)
 
     def forward(self, tokens_BL: Tensor, *inputs: Any, **named: Any) -> tuple[Tensor, Memory]:
-        """Return logits_BLV of the token after each, and the next memory; inputs as of `hidden`."""
+        """Return logits_BLV of the token after each, and the next memory; inputs as in `hidden`."""
         h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
         return self.head(h_BLD), memory
 
@@ -83,7 +83,7 @@ class TransformerXL(nn.Module):
         """Return -log p(target) in nats_BL, at least float32, and the memory for the next segment.
 
         Targets are given for all tokens, or for the last ones; targets of -100 are not scored:
-        they have 0 nats and no gradient. Other arguments are those of `hidden`.
+        they have 0 nats and no gradient. Other arguments are as in `hidden`.
         """
         h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
         return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
@@ -147,7 +147,7 @@ class TransformerXL(nn.Module):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Precision of matrix products and of the memory: autocast's, or that of the weights."""
+        """Precision of matrix products and of the memory: autocast's, or the weights'."""
         # Autocast keeps the states in float32, but the products of the next segment convert them.
         if torch.is_autocast_enabled(self.device.type):
             return torch.get_autocast_dtype(self.device.type)
