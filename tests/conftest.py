@@ -54,19 +54,11 @@ STARTED = time.monotonic()
 
 def pytest_addoption(parser):
     parser.addoption("--time-limit", type=float, help="seconds after which no test is started")
-    parser.addoption("--rotate", type=int, default=0, help="files of tests to move to the end")
     parser.addoption("--skipped", type=Path, help="file to which skipped tests are appended")
 
 
-def pytest_collection_modifyitems(config, items):
-    """Start with another file for each --rotate, so that --time-limit leaves out other tests."""
-    files = [*dict.fromkeys(item.path for item in items)]
-    first = config.getoption("--rotate") % max(len(files), 1)
-    order = {path: n for n, path in enumerate(files[first:] + files[:first])}
-    items.sort(key=lambda item: order[item.path])
-
-
 def pytest_runtest_setup(item):
+    # For the check of a GPU, which is lent for minutes.
     limit = item.config.getoption("--time-limit")
     if limit is not None and time.monotonic() - STARTED > limit:
         pytest.skip("no time was left")
@@ -260,7 +252,6 @@ def parse_fit():
     def parse(*words: str) -> Any:
         settings = cli.parse(parser, [*map(str, words)])
         cli.check_settings(parser, settings)
-        cli.set_folder("fit", settings, None)
         return settings
 
     return parse

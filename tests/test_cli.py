@@ -192,31 +192,21 @@ WRONG_SETTINGS = [
     ),
     ("--model.net.n_layer=two", "model.net.n_layer: invalid two; expected a whole"),
     ("--model.net.norm=mid", "model.net.norm: invalid mid; expected post, pre or pre_kv"),
-    ("--model.net.d_model=9", "model.net.d_model: invalid 9; expected an even"),
     ("--model.eval_same_length=foo", "invalid foo; expected mem_len, mem_len+1, all or null"),
     ("--model.optim.lr=0", "model.optim.lr: invalid 0.0; expected greater than 0"),
-    ("--data.tgt_len=-5", "data.tgt_len: invalid -5; expected at least 1"),
-    ("--data.split=[1,1,1]", "data.split: invalid [1.0, 1.0, 1.0]"),
-    ("--data.corpus=none", "data.corpus: invalid none; expected python_source"),
     ("--trainer.logger=os.system", "trainer.logger: a config may not import os.system"),
     ("--trainer.logger=WandbLoger", "trainer.logger: invalid WandbLoger; expected Logger"),
-    ("--trainer.logger=ture", "trainer.logger: invalid ture; expected Logger"),
     ("--trainer.max_steps=-1", "trainer.max_steps: "),
     ("--trainer.val_check_interval=0.25", "trainer.val_check_interval: "),
     ("--trainer.limit_train_batches=0.5", "trainer.limit_train_batches: "),
     ("--weights_only=false", "weights_only: invalid false"),
-    ("--config=none.yaml", "config: invalid none.yaml; expected a file, or a name that `txl-li"),
     ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
-    ("trainer: {callbacks: [{class_path: torch.hub.load}]}", "may not import torch.hub.load"),
     ("model: [", "a.yaml: Problems parsing config"),
-    ("model: {net: 3}", "model.net: invalid 3; expected settings by name"),
     ("trainer: {max_steps: null}", "trainer.max_steps: invalid null; expected a number of steps"),
     ("\udcff\udcfe", "a.yaml: 'utf-8' codec can't decode"),
-    ("report: {sample_len: null}", "report.sample_len: invalid None; expected a whole number"),
     ("--model.net.norm=mid\n" + "mid" * 1000, " characters) ... "),
     (BOMB, "aliases and more than 100 levels are not supported"),
     (f"model: {{net: {{cutoffs: '{{{BOMB.replace(LINE, COMMA)}}}'}}}}", "cutoffs: invalid {a0:"),
-    ("model: &a [*a]", "aliases and more than 100 levels are not supported"),
     ("[" * 50_000, "aliases and more than 100 levels are not supported"),
 ]
 
@@ -243,9 +233,8 @@ AVERAGE = "{class_path: WeightAverage, init_args: {decay: 2}}"
 MISTAKES = [
     ("fit --max-steps=5", 2, "unknown option --max_steps; did you mean --trainer.max_steps?"),
     ("fit --ckpt_path=http://127.0.0.1:9/a.ckpt", 2, "a.ckpt; expected a path on this machine"),
+    ("fit --trainer.default_root_dir=s3://bucket/x", 2, "a URL; checkpoint.mirror copies runs to"),
     (f"fit --trainer.callbacks='{AVERAGE}'", 2, "decay: invalid 2.0; expected at least 0 and less"),
-    ("fit --trainer.callbacks=EarlyStopping", 2, "EarlyStopping: the following arguments are"),
-    ("fit --trainer.logger=MLFlowLogger", 2, "MLFlowLogger: Requirement 'mlflow>=1.0.0' not met"),
     ("fit --model.net.cutoffs=[10,300]", 2, "expected smaller than the vocabulary"),
     ("fit --trainer.accelerator=gpu", 2, "trainer: No supported gpu backend"),
     ("fit --data.path=few.txt", 3, "few.txt, train: 27 tokens are too few for 4 rows of 8 + 1"),
@@ -253,10 +242,7 @@ MISTAKES = [
     ("fit --trainer.default_root_dir=few.txt/runs", 6, "default_root_dir: few.txt/runs: can"),
     ("predict", 2, "ckpt_path: missing"),
     ("trian", 2, "trian: unknown command; expected one of fit, validate"),
-    ("generate", 2, "arguments are required: ckpt_path"),
-    ("generate --ckpt_path=none.ckpt", 2, "ckpt_path: none.ckpt: no such file"),
     ("prepare a.txt --subwords.n_token=9", 2, "subwords.n_token: invalid 9"),
-    ("sweep few.txt", 2, "few.txt: file: invalid aaa"),
     ("sweep bomb.yaml", 2, "bomb.yaml: aliases and more than 100 levels"),
     ("generate --ckpt_path='\x1b]0;a\x07\n'", 2, r"ckpt_path: \x1b]0;a\x07 : no such file"),
     ("prepare enwik9", 3, "name: invalid enwik9; expected a file"),
@@ -265,7 +251,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("line", "exit_code", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
 def test_a_mistake_is_one_line_and_an_exit_code(refused, small, line, exit_code, message):
-    Path("few.txt").write_bytes(b"a" * (100_000 if "sweep" in line else 30))
+    Path("few.txt").write_bytes(b"a" * 30)
     Path("bomb.yaml").write_text(BOMB)
     command, *options = shlex.split(line)
     code, text = refused(command, *(small if command == "fit" else ()), *options)
@@ -350,31 +336,3 @@ def test_prepare_encodes_a_text_once_and_prints_its_path(txl, text_file):
     assert "train            270 tokens            540 bytes         90 documents" in output.out
     assert Path(output.out.splitlines()[0].split(": ")[1]).is_relative_to("there")
     assert txl(*command)[1].out == output.out
-
-
-URL = "s3://bucket/x"
-
-
-@pytest.mark.parametrize("key", ["trainer.default_root_dir", "ckpt_path"])
-def test_url_as_a_folder_of_a_run_is_refused_with_what_to_use(refused, small, key):
-    code, line = refused("fit", *small, f"--{key}={URL}")
-    assert (code, line.partition(":")[0], "checkpoint.mirror" in line) == (2, key, True)
-    assert not Path("s3:").exists()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        f"validate {URL}",
-        f"evaluate {URL}",
-        f"runs {URL}",
-        f"evaluate RUN --out={URL}",
-        f"convert RUN --out={URL}",
-        f"recl RUN --max_context=8 --step=4 --out={URL}",
-        f"predict RUN --trainer.default_root_dir={URL}",
-    ],
-)
-def test_url_as_a_path_of_a_command_is_refused_and_makes_no_folder(refused, run_folder, words):
-    code, line = refused(*words.replace("RUN", str(run_folder)).split())
-    assert (code, "expected a path on this machine, not a URL" in line) == (2, True), line
-    assert not Path("s3:").exists()

@@ -6,7 +6,12 @@ import stat
 import pytest
 
 from txl_lightning.errors import StorageError
-from txl_lightning.files import check_file_writable, check_folder_writable, write_text
+from txl_lightning.files import (
+    check_file_writable,
+    check_folder_writable,
+    local_path,
+    write_text,
+)
 
 
 def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_left(tmp_path):
@@ -43,3 +48,12 @@ def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
 def test_a_name_that_is_not_utf8_stays_printable_in_a_text(tmp_path):
     write_text(os.fsdecode(b"caf\xe9") + ": ünchanged", tmp_path / "page")
     assert (tmp_path / "page").read_text(encoding="utf-8") == "caf\\udce9: ünchanged"
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "gs://x", "http://127.0.0.1:9/a.ckpt"])
+def test_a_url_is_no_path_and_a_colon_is_part_of_a_name(url):
+    with pytest.raises(ValueError, match=f"^out: invalid {url}; expected a path on this machine"):
+        check_file_writable("out", url)
+    with pytest.raises(ValueError, match=r"^out: .* not a URL; use a mirror$"):
+        local_path("out", url, "; use a mirror")
+    assert str(local_path("out", "runs/a:b")) == "runs/a:b"
