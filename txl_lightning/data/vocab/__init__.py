@@ -14,17 +14,7 @@ from .subwords import SubwordOptions, Subwords, train_subwords
 from .words import WordOptions, Words
 
 __all__ = [
-    "BUILT_IN",
-    "Bytes",
-    "Characters",
-    "Ids",
-    "SubwordOptions",
-    "Subwords",
-    "Vocabulary",
-    "WordOptions",
-    "Words",
-    "build_vocabulary",
-    "load_vocabulary",
-    "read_vocabulary_file",
+    "BUILT_IN", "Bytes", "Characters", "Ids", "SubwordOptions", "Subwords", "Vocabulary",
+    "WordOptions", "Words", "build_vocabulary", "load_vocabulary", "read_vocabulary_file",
     "train_subwords",
-]
+]  # fmt: skip
