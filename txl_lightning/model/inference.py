@@ -21,7 +21,14 @@ from ..errors import require
 from .config import AS_TRAINED, EvalLengths, SameLength, is_transformer_xl, require_transformer_xl
 from .contract import Network, PlainReader
 from .kernels.cached import Workspace, attend, lay_out_terms
-from .memory import Mask, Memory, attention_mask, count_filled, farthest_state
+from .memory import (
+    Mask,
+    Memory,
+    attention_mask,
+    count_filled,
+    farthest_state,
+    require_memory,
+)
 from .parts import PackedLinear, is_onednn_faster
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
@@ -86,17 +93,9 @@ class CachedReader:
         memory = self.empty_memory(batch_size) if memory is None else memory
         if isinstance(memory, Memory):
             return self.net.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
-        require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
+        require_memory(memory, self.config, tokens_BL, n_reread)
         if torch.is_grad_enabled() or self.net.training:
             raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
-        n_row = memory.batch_size
-        tokens = f"{batch_size}, those of the tokens"
-        require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
-        n_layer, n_head, _, head_width, _ = memory.buffer.k_NHBKC.shape
-        sizes = n_layer, n_head, head_width
-        expected = self.config.n_layer, self.config.n_head, self.config.head_width
-        network = f"{expected}, as in the network"
-        require(sizes == expected, "memory", f"(n_layer, n_head, d_head) {sizes}", network)
         cache = memory.reserve_slots(tgt_len).prepare_terms(tgt_len, self.net.positions)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
@@ -169,6 +168,12 @@ class KeyValueCache:
     @property
     def batch_size(self) -> int:
         return len(self.filled_B)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes of the network, by their names in its config."""
+        n_layer, n_head, _, head_width, _ = self.buffer.k_NHBKC.shape
+        return {"n_layer": n_layer, "n_head": n_head, "head_width": head_width}
 
     def rows(self, index_B: Tensor) -> KeyValueCache:
         """Return these rows, in this order; a row may occur twice."""

@@ -27,7 +27,7 @@ from ..errors import require
 from .adaptive import embedding_and_head
 from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
 from .kernels import KERNELS
-from .memory import Memory
+from .memory import Memory, require_memory
 from .parts import (
     ConcatenatedLinear,
     Linear,
@@ -107,15 +107,8 @@ class TransformerXL(nn.Module):
             ValueError: the memory has another number of rows, or the sizes of another network.
         """
         batch_size, tgt_len = tokens_BL.shape
-        require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         memory = self.empty_memory(batch_size) if memory is None else memory
-        n_row = memory.batch_size
-        tokens = f"{batch_size}, those of the tokens"
-        require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
-        sizes = memory.h_NBMD.size(0), memory.h_NBMD.size(3)
-        expected = self.config.n_layer, self.config.d_model
-        network = f"{expected}, as in the network"
-        require(sizes == expected, "memory", f"(n_layer, d_model) {sizes}", network)
+        require_memory(memory, self.config, tokens_BL, n_reread)
         mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
         dtype = self.compute_dtype
         distance_T = memory.distances(tgt_len)
