@@ -110,7 +110,7 @@ class AdaptedReader:
         self.config = net.config
         self.use = adaptation.fill()
         is_possible = has_states(net) or not self.use.cache_len
-        expected = f"0, as {type(net).__name__} has no method hidden and no head"
+        expected = f"0, as {type(net).__name__} lacks its method hidden, or its head"
         require(is_possible, "cache_len", self.use.cache_len, expected)
         is_possible = not self.use.rate or is_trainable(net)
         require(is_possible, "rate", self.use.rate, "0, or whole weights in float32, not packed")
