@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.checkpoints.loading import load_data_settings
 
 
 @pytest.fixture
@@ -52,6 +53,17 @@ def test_a_renamed_text_continues_its_run(accepted, run_folder, sizes, text_file
     assert "fine-tuning" not in said
     last = load_checkpoint(tmp_path / "r" / "version_0" / "checkpoints" / "last.ckpt")
     assert last.saved["global_step"] == 6
+
+
+def test_a_run_on_its_own_text_continues_with_its_settings_of_that_text(
+    accepted, sizes, text_file, tmp_path
+):
+    where = [f"--data.path={text_file}", f"--trainer.default_root_dir={tmp_path / 'r'}"]
+    accepted("fit", *sizes, *where, "--data.vocab=characters", "--data.restart_len=16")
+    run = tmp_path / "r" / "version_0"
+    accepted("fit", *where, f"--ckpt_path={run}", "--trainer.max_steps=6")
+    data = load_data_settings(tmp_path / "r" / "version_1" / "checkpoints" / "last.ckpt")
+    assert (data["vocab"], data["restart_len"], data["tgt_len"]) == ("characters", 16, 8)
 
 
 def test_a_larger_patience_continues_a_run_that_early_stopping_has_ended(accepted, small, tmp_path):

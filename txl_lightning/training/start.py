@@ -61,18 +61,18 @@ def find_start(
 
 
 def find_defaults(
-    checkpoint: LoadedCheckpoint, command: str, is_new_text: bool, data: Namespace, words: list[str]
+    checkpoint: LoadedCheckpoint, gets_text: bool, data: Namespace, words: list[str]
 ) -> dict[str, Any]:
-    """Return the checkpoint's settings, which those that are given override; to measure it, also
-    those of its run's text, unless another text is given."""
+    """Return the checkpoint's settings, which those that are given override; if it gets its run's
+    text, also those of that text, unless another one is given."""
     defaults = flatten_settings(checkpoint.settings, "model.")
     # n_token comes from the text; that kernel was the fastest on the machine that trained it.
     for key in ("n_token",) if CLASS in checkpoint.settings["net"] else ("n_token", "kernel"):
         defaults.pop(f"model.net.{key}", None)
-    vocab = (checkpoint.run_folder if is_new_text else checkpoint.path) / VOCAB
+    vocab = checkpoint.run_folder / VOCAB
     if vocab.is_file():
         defaults["data.vocab"] = str(vocab)
-    if command == "fit":
+    if not gets_text:
         return defaults
     settings = load_data_settings(checkpoint.path)
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
