@@ -53,7 +53,9 @@ class TrainerCommand(Command):
 
 COMMANDS = {
     "fit": TrainerCommand(
-        "train a model, and validate it at intervals", "--config quickstart --data.path my.txt", ""
+        "train a model; a text of 50 kB or more has defaults of its own, which are printed",
+        "--data.path my.txt",
+        "",
     ),
     "validate": TrainerCommand("measure a checkpoint on the validation text", "RUN"),
     "test": TrainerCommand("measure a checkpoint on the test text", "RUN --model.eval_mem_len 512"),

@@ -72,7 +72,7 @@ def test_our_network_is_bit_identical_after_a_round_trip(make_net, tmp_path, cha
         ({"positions": "shaw", "clamp_len": 4}, "positions: invalid shaw; expected sinusoidal for"),
         ({"same_length": "mem_len+1"}, r"same_length: invalid mem_len\+1"),
         ({"same_length": "mem_len", "mem_len": 0}, "same_length: invalid mem_len"),
-        ({"norm": "pre"}, "final_norm: invalid True"),
+        ({"norm": "pre"}, "norm: invalid pre; expected post for Hugging Face, or final_norm false"),
         ({"norm": "pre_kv", "final_norm": False}, "norm: invalid pre_kv"),
         ({"memory_source": "same_layer"}, "memory_source: invalid same_layer"),
     ],

@@ -35,7 +35,7 @@ def sweep_command(
     require_positive(count=count, jobs=jobs)
     require(0 <= seed < 2**32, "seed", seed, "at least 0 and less than 2^32")
     if find_spec("optuna") is None:
-        raise ValueError("sweep: optuna is not installed; pip install 'txl-lightning[sweeps]'")
+        raise ValueError("sweep: optuna is not installed; pip install '.[sweeps]' in the clone")
     from ..sweeps.search import count_points, load_sweep_file
     from ..sweeps.trials import Sweep
 

@@ -102,6 +102,8 @@ def config_from_huggingface(settings: Mapping[str, Any]) -> TransformerXLConfig:
 
 def config_to_huggingface(config: TransformerXLConfig) -> dict[str, Any]:
     """Return the settings as in save_pretrained's config.json; refuse other networks."""
+    is_final = config.has_final_norm and config.final_norm is None
+    require(not is_final, "norm", config.norm, "post for Hugging Face, or final_norm false")
     for key, value, possible in (
         ("positions", config.positions, ("sinusoidal",)),
         ("norm", config.norm, ("post", "pre")),

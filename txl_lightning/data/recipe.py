@@ -204,7 +204,7 @@ def map_on_ray(
     try:
         from ray.util.multiprocessing import Pool
     except ImportError as error:
-        raise DataError("workers: Ray is missing: pip install 'txl-lightning[cluster]'") from error
+        raise DataError("workers: Ray is missing: pip install '.[cluster]' in the clone") from error
     with Pool(None, allow_imports, [[*ALLOWED]], ray_address=address) as pool:
         yield from pool.imap(partial(collect, encode), pieces, chunksize=1)
 

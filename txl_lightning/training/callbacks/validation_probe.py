@@ -101,14 +101,15 @@ class ValidationProbe(Callback):
         # Not in on_validation_end, where `WeightAverage` has put back the trained weights.
         if not module.is_fitting:
             return
-        module.log("val/tokens_seen", float(module.tokens_seen))
+        module.log("val/tokens_seen", float(module.tokens_seen), sync_dist=True)
         if self.gain.update_called and (gain := self.gain.compute()).isfinite():
-            module.log("val/memory_gain", gain)
+            module.log("val/memory_gain", gain, sync_dist=True)
             gains_N = self.gains_N.compute()
             gains_N = gains_N[~gains_N.isnan()]
             if len(gains_N) > 1:
                 # Assumes independent segments.
-                module.log("val/memory_gain_error", gains_N.std() / len(gains_N) ** 0.5)
+                error = gains_N.std() / len(gains_N) ** 0.5
+                module.log("val/memory_gain_error", error, sync_dist=True)
         mean_L = (self.nats_L / self.count_L).tolist()
         self.nats_by_position = [[n, nats] for n, nats in enumerate(mean_L) if nats == nats]
         # One rank alone cannot compute with shards, nor a compiled network with other shapes.
