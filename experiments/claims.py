@@ -53,8 +53,8 @@ PRIMARY = [
     Question(
         "quickstart",
         WINDOW,
-        "Python source: with memory, or trained without and read by a sliding window (8 times "
-        "the work)",
+        "Python source: with memory (sees 191 tokens), or trained without and read by a sliding "
+        "window (sees 63; 8 times the work)",
         HARDEST,
         front=True,
     ),
@@ -63,21 +63,20 @@ PRIMARY = [
         "memory of 256 against the 128 of training",
         "Python source: twice the memory of training at evaluation",
         "the paper evaluates with longer memories than it trains with (Section 4.1)",
-        front=True,
     ),
     Question(
         "music",
         WINDOW,
-        "Bach chorales: with memory, or trained without and read by a sliding window (8 times "
-        "the work)",
+        "Bach chorales: with memory (sees 319 tokens), or trained without and read by a sliding "
+        "window (sees 63; 8 times the work)",
         HARDEST,
         front=True,
     ),
     Question(
         "novels",
         "14 million tokens: memory against trained without memory, its better reading",
-        "Novels, 14 million tokens: with memory, or trained without and read by a sliding window "
-        "(8 times the work)",
+        "Novels, 14 million tokens: with memory (sees 127 tokens), or trained without and read by "
+        "a sliding window (sees 63; 8 times the work)",
         "the largest training here; the reading is chosen on other books",
         front=True,
     ),
@@ -139,7 +138,6 @@ PRIMARY = [
         "the paper's positions against Shaw's, with recurrence, best length",
         "Table 6: the paper's positions, or Shaw's, with recurrence",
         "the paper's other contribution",
-        front=True,
     ),
     Question(
         "the_paper",
@@ -165,12 +163,15 @@ PRIMARY = [
         "Python source, equal attention length and seconds: memory and segment, or one segment "
         "without memory and a sliding window",
         "elsewhere memory also sees more than the window",
+        front=True,
     ),
     Question(
         "attention_length",
         "enwik8_prefix: memory 128 + segment 64 against segment 192, sliding window",
-        "enwik8's prefix, the same",
+        "enwik8's prefix, equal attention length and seconds: memory and segment, or one segment "
+        "without memory and a sliding window",
         "the same on a text that is not code",
+        front=True,
     ),
     Question(
         "other_networks",

@@ -116,6 +116,7 @@ def measure_once(
     `seconds` in the record is the wall time of the call, without that of earlier, stopped ones.
     """
     if name in load_records(args.out):
+        print(f"{name}: measured already, in {args.out}; to measure it again, give another --out")
         return
     began = time.monotonic()
     result = measure(args, *values)

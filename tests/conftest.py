@@ -252,7 +252,6 @@ def parse_fit():
     def parse(*words: str) -> Any:
         settings = cli.parse(parser, [*map(str, words)])
         cli.check_settings(parser, settings)
-        cli.set_folder("fit", settings, None)
         return settings
 
     return parse

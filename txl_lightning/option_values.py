@@ -108,13 +108,9 @@ def is_text(kind: Any) -> bool:
 
 
 def is_word(kind: Any) -> bool:
-    return is_free(kind) or get_origin(kind) is Literal
-
-
-def is_free(kind: Any) -> bool:
-    """Return True for a type that any text is of: a text or a path."""
+    """Return True for a text, a path or a choice."""
     is_class = isinstance(kind, type) and issubclass(kind, str | os.PathLike)
-    return is_class or get_origin(kind) is os.PathLike
+    return is_class or get_origin(kind) in (os.PathLike, Literal)
 
 
 def is_text_list(kind: Any) -> bool:

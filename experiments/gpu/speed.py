@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from experiments.gpu.candidates import use_kernel
 from experiments.gpu.parts import DEVICE, NO_TIME, ROOT, Findings, try_to
+from experiments.speed.cases import count_flops
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import make_reader
 
@@ -171,7 +172,7 @@ def time_ours(training: Training, kernel: str, seconds: float) -> dict[str, Any]
         with suppress(torch.OutOfMemoryError):
             rate = time_steps(make_step(training, kernel), training, seconds)
             # None with an adaptive softmax.
-            flops = training.config.flops_per_token(training.tgt_len)
+            flops = count_flops(training.config, training.tgt_len)
             per_second = {"flops_per_second": rate["tokens_per_second"] * flops} if flops else {}
             return rate | per_second
         if training.batch_size == 1:

@@ -152,22 +152,6 @@ def test_cache_is_even_once_all_rows_are_full(make_net):
     assert [cache.is_even for cache in caches] == [False, True]
 
 
-@pytest.mark.parametrize("documents", [False, True])
-@pytest.mark.parametrize("lengths", [(8, None, None), (8, 2, "mem_len"), (0, 1, "mem_len+1")])
-@torch.inference_mode()
-def test_tensors_of_a_cache_restore_it(make_net, lengths, documents):
-    reader, tokens = CachedReader(make_net()), torch.randint(11, (3, 9))
-    doc_pos, empty = document_positions(9), reader.empty_memory(3, EvalLengths(*lengths))
-    _, cache = read(reader, empty, tokens, [4, 5], doc_pos if documents else None)
-    saved = {name: tensor.clone() for name, tensor in cache.tensors().items()}
-    restored = reader.empty_memory(1, EvalLengths(7, *lengths[1:])).restore(saved)
-    assert (restored.mem_len, restored.clamp_len, restored.same_length) == lengths
-    assert torch.equal(restored.filled_B, cache.filled_B)
-    assert restored.is_even == (cache.is_even or lengths[0] == 0)
-    expected, actual = (read(reader, each, tokens, [1, 6, 2])[0] for each in (cache, restored))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, first):
     net, tokens = make_net().float(), torch.randint(11, (2, 8))

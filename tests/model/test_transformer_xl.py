@@ -49,7 +49,7 @@ def test_inputs_are_unchanged(make_net):
 def test_memory_of_other_sizes_or_rows_is_refused(make_net, kind):
     tokens, net = torch.randint(11, (2, 5)), kind(make_net())
     for changes in ({"n_layer": 3}, {"d_model": 12}):
-        with pytest.raises(ValueError, match=r"memory: invalid \(n_layer, .*; expected \(2, "):
+        with pytest.raises(ValueError, match=r"memory: invalid .*; expected {'n_layer': 2, "):
             net(tokens, kind(make_net(**changes))(tokens)[1])
     with pytest.raises(ValueError, match="memory: invalid 3 rows; expected 2"):
         net(tokens, net.empty_memory(3))

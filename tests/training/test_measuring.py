@@ -89,6 +89,9 @@ def test_omitted_eval_lengths_are_those_of_training():
     assert lengths(equal, eval_same_length="mem_len+1").same_length == "mem_len+1"
     with pytest.raises(ValueError, match="eval_mem_len: invalid -1"):
         LanguageModel(eval_mem_len=-1)
+    plain = TransformerXLConfig(n_layer=1, n_head=2, d_model=8, mem_len=0)
+    with pytest.warns(UserWarning, match="eval_mem_len 8: evaluation reads a memory that"):
+        LanguageModel(plain, eval_mem_len=8)
 
 
 @pytest.mark.parametrize("ext_len", [0, 5])

@@ -25,11 +25,12 @@ def write_card(folder: Path, name: str, to: str, facts: Mapping[str, str], shape
     # jinja2 is slow to import, and needed only to write a card.
     from jinja2 import Template
 
-    text = Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8")
-    template = Template(text, trim_blocks=True, keep_trailing_newline=True)
+    source = Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8")
+    template = Template(source, trim_blocks=True, keep_trailing_newline=True)
     library, tag = LIBRARIES[to]
     values = {"library": library, "tag": tag, "name": name, "to": to, "shape": shape}
-    values["facts"] = {fact: escape_cell(value) for fact, value in facts.items()}
+    # In a cell of a table.
+    values["facts"] = {fact: format_line(text).replace("|", "\\|") for fact, text in facts.items()}
     write_text(template.render(values), folder / CARD)
 
 
@@ -67,7 +68,3 @@ def describe_training(source: LoadedCheckpoint | Path) -> dict[str, str]:
             bits = [f"{row[name]:.4f} {name}" for name in row if name.startswith("bits_per_")]
             facts["Validation"] = ", ".join(bits).replace("_", " ")
     return facts
-
-
-def escape_cell(text: str) -> str:
-    return format_line(text).replace("|", "\\|")

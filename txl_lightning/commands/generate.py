@@ -9,7 +9,6 @@ from typing import Any, TextIO
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from .. import generation
 from ..data.vocab import Vocabulary
@@ -128,20 +127,15 @@ def start_state(
     `context_len` tokens are read again with each new one where memory cannot replace them.
     """
     ids = [encode_start(vocab) if t is None else generation.encode_prompt(t, vocab) for t in texts]
-    warn_of_unknown_prompt(
-        vocab, [ids_L for ids_L, text in zip(ids, texts, strict=True) if isinstance(text, str)]
-    )
+    given = [ids_L for ids_L, text in zip(ids, texts, strict=True) if isinstance(text, str)]
+    if any(share_unknown(vocab, ids_L.numpy()) for ids_L in given):
+        print_notice("warning: the prompt has text that the vocabulary does not know")
     ids = [ids_L for ids_L in ids for _ in range(settings.num_samples)]
     ext_len = settings.ext_len
     if ext_len is None and find_missing_memory(model, settings.mem_len):
         ext_len = context_len
     lengths = settings.mem_len, ext_len or 0
     return generation.start_decoding(model, ids, *lengths, settings.adaptation)
-
-
-def warn_of_unknown_prompt(vocab: Vocabulary, prompts: Sequence[Tensor]) -> None:
-    if any(share_unknown(vocab, ids_L.numpy()) for ids_L in prompts):
-        print_notice("warning: the prompt has text that the vocabulary does not know")
 
 
 class Printer:

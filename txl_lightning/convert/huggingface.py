@@ -37,7 +37,7 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     """Load the network, in eval mode, and the vocabulary, if any, from a save_pretrained folder.
 
     The vocabulary is vocab.json or vocab.txt; vocab.pkl is never read, because it could execute
-    code. A warning says that another code's files have no checksum. Errors are those of
+    code. A warning says that another code's files have no checksum. Errors are as in
     `load_any_checkpoint`.
     """
     settings = contents.load_json(folder / "config.json")

@@ -143,7 +143,7 @@ def prepare_text(
 
 
 def prepare_folder(recipe: Recipe, folder: Path, data_dir: Path, workers: Workers = 1) -> Store:
-    """Return the store of a text in a folder of its own, built if absent."""
+    """Return the store of a text in this folder, built if absent."""
     description = recipe.describe(data_dir)
     files.create_folder(folder, partial(recipe.build, description=description, workers=workers))
     store = Store(folder, data_dir)

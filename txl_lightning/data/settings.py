@@ -40,7 +40,7 @@ class DataConfig:
         document_unit: Unit of documents, which attend to nothing before them; default the
             corpus's own, the files of a folder or archive, otherwise none.
         split: Fractions for train, val and test if the text is not already split; they add up to 1.
-        words: Rules of words; default those of the corpus's published results.
+        words: Rules of words; default as in the corpus's published results.
         subwords: Training of subwords.
         task: Sizes of sort, copy and recall.
         id_options: How files of ids are read.

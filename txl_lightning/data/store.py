@@ -44,7 +44,7 @@ def build_store(
 ) -> None:
     """Write the pieces of each split, and a manifest with a description, the counts and checksums;
     the vocabulary is in the folder."""
-    # The bytes of ids are those of their tokens, where these have a size.
+    # The bytes of ids are summed over their tokens, where these have a size.
     sizes = vocab.token_bytes() if "ids" in description else None
     counts = {split: write_split(folder, split, splits[split], vocab, sizes) for split in SPLITS}
     manifest = {**description}

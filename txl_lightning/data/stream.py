@@ -95,7 +95,7 @@ class Segment(NamedTuple):
         return self._replace(**{name: getattr(self, name).pin_memory() for name in TENSORS})
 
     def rows(self, which: slice) -> Segment:
-        """Return some rows of the segment; their loss_denominator stays that of all rows."""
+        """Return some rows of the segment; loss_denominator still counts all rows."""
         on_host = None if self.host_targets_BL is None else self.host_targets_BL[which]
         tensors = {name: getattr(self, name)[which] for name in TENSORS}
         return self._replace(**tensors, host_targets_BL=on_host)
@@ -122,7 +122,7 @@ class Stream:
         tokens: the text.
         batch_size: rows B over all ranks.
         lengths: where segments begin and end.
-        order: the order in which tokens are read; by default that of the text.
+        order: the order in which tokens are read; by default as in the text.
         warmup_len: unscored tokens that a row reads before its own; the first row has none.
         ext_len: unscored tokens that a segment reads again; the first of a pass has none.
         n_token: read only the first n_token tokens; None is all.

@@ -29,7 +29,7 @@ MARKS = {
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"%PDF-": "a PDF",
 }  # fmt: skip
-"""What a file is by its first bytes; the mark of UTF-32 begins with that of UTF-16."""
+"""What a file is by its first bytes; UTF-32 comes first, as its mark begins like UTF-16's."""
 LATIN_1 = "if it is Latin-1: iconv -f ISO-8859-1 -t UTF-8"
 NOT_UTF8 = "not in UTF-8"
 CONVERTERS = {name: f" (iconv -f {name} -t UTF-8)" for name in ("UTF-32", "UTF-16")}
@@ -247,8 +247,8 @@ def find_binary(path: Path) -> str | None:
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """Return a file by name, or the files in a folder by path, without hidden ones, those of runs,
-    and our own in data_dir.
+    """Return a file by name, or the files in a folder by path, without hidden files, folders of
+    runs, and our own files in data_dir.
 
     Links are followed, as by tar -h, and each file and folder counts once; links to nothing and
     special files are among the files.

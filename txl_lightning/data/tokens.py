@@ -220,5 +220,5 @@ def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
 
 @lru_cache(maxsize=4)
 def remember_firsts(lengths: VarlenLengths, total: int) -> list[int]:
-    """Return the index of each pass's first segment; `find_bounds` appends those of more passes."""
+    """Return the index of each pass's first segment; `find_bounds` appends more."""
     return [0]

@@ -107,7 +107,7 @@ PUBLISHED = {
     "nvidia-wt103-large": (*NVIDIA, 128, 1600, 1000, "mem_len+1", 1664),
     "fairseq-wt103": ("examples/truncated_bptt", "perplexity", 1, 64, 640, 400),
 }
-"""FIELDS of published protocols; left out, those of ORIGINAL."""
+"""FIELDS of published protocols; ORIGINAL has what is left out."""
 WINDOW = {"batch_size": 32, "max_tokens": 1000, **make_window_lengths(512)}
 TABLE = {
     "segments": Protocol(),

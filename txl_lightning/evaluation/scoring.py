@@ -107,7 +107,7 @@ def stream_nats(
 
     `tokens` are ids in one dimension, read in rows, each with an empty memory at first. The first
     token of a row is not scored; with a warm-up, only the first token of the text is not (nan).
-    All lengths are those of `Protocol`. The model's mode is restored. With enough memory, tgt_len
+    All lengths are as in `Protocol`. The model's mode is restored. With enough memory, tgt_len
     only affects the speed, unless the adaptation takes a step after each segment.
 
     Raises:

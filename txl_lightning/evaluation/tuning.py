@@ -90,7 +90,7 @@ def read_in_turns(
 ) -> Iterator[list[Tensor]]:
     """Yield nats_K of each segment that the time allows, in each way before the next segment."""
     end = clock() + seconds
-    # Each way restores the mode that it found, not that of the network before all of them.
+    # Each way restores the mode that it found, which another way may have set.
     with eval_mode(model):
         for parts in zip(*(score_text(model, tokens, way) for way in ways), strict=True):
             yield [part.nats_K for part in parts]

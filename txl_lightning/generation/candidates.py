@@ -35,7 +35,7 @@ def score(
     >>> [len(nats_L) for nats_L in nats]
     [3, 7]
 
-    Equal contexts are read once. With enough memory, the result is that of `stream_nats` on a
+    Equal contexts are read once. With enough memory, the result equals `stream_nats` of a
     context and its continuation, which are encoded separately, whatever else is scored.
 
     Args:

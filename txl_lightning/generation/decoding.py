@@ -39,7 +39,7 @@ class Sampling:
     penalty_window: int = 64
     """Number of recent tokens that are penalized, including the prompt's."""
     seed: int | None = None
-    """Random seed; each text has numbers of its own, and no other seed has them."""
+    """Random seed; each text has different numbers, and no other seed has them."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
@@ -96,7 +96,7 @@ def generate(
         ext_len: tokens read again with each new one, in addition to the memory. Required for
             absolute positions, which count from the end of a segment, and for mem_len 0.
         adaptation: settings of a continuous cache; generation takes no steps of the weights.
-        **sampling: fields of `Sampling`; the seed is that of the first prompt, by default drawn
+        **sampling: fields of `Sampling`; the seed of the first prompt is by default drawn
             from torch's generator.
 
     Raises:

@@ -34,7 +34,7 @@ class DecodingState:
     n_read: int = 0
     """Columns read so far; the last token is read when the next one is predicted."""
     adaptation: Adaptation = Adaptation()
-    """What is learned from the text; not in files of states."""
+    """What is learned from the text."""
 
     def __len__(self) -> int:
         return self.tokens_BL.size(1)
@@ -52,7 +52,7 @@ class DecodingState:
         return replace(self, tokens_BL=tokens_BL, length_B=length_B)
 
     def doc_positions(self, start: int, stop: int) -> Tensor | None:
-        """Return the tokens of its own text before each token of these columns: doc_pos_BL."""
+        """Return the number of tokens of its text before each of these columns: doc_pos_BL."""
         if not self.is_padded:
             # Without padding, the mask of the memory is enough, and faster.
             return None

@@ -74,7 +74,7 @@ class TXLConfig(transformers.PreTrainedConfig):
 
 
 def find_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """Return a precision by its name; None: that of the file."""
+    """Return a precision by its name; None: as in the file."""
     if dtype in (None, "auto"):
         return None
     found = getattr(torch, str(dtype).removeprefix("torch."), None)
@@ -214,7 +214,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
             cache = self(first_BL, cache, seen_BT, logits_to_keep=1).past_key_values
         return inputs | {"input_ids": tokens_BL, "past_key_values": cache}
 
-    # Private, but otherwise `generate` makes a cache of its own.
+    # Private, but otherwise `generate` makes its own cache.
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
@@ -237,7 +237,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
             pretrained_model_name_or_path: a folder of `convert` or of TransfoXL, here or on a hub;
                 here also a run or a checkpoint.
             config: settings; only mem_len may differ from the folder's.
-            dtype: precision of the weights; default that of the file.
+            dtype: precision of the weights; default as in the file.
             torch_dtype: the former name of dtype.
             device_map: the device.
             mem_len: memory length; default as in training.
@@ -278,7 +278,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         push_to_hub: bool = False,
         **_: Any,
     ) -> None:
-        """Write the folder that `convert` writes; of TransfoXL, that of transformers 4."""
+        """Write the folder that `convert` writes, or for TransfoXL the one of transformers 4."""
         require(not push_to_hub, "push_to_hub", True, "False; call push_to_hub(NAME)")
         if not is_main_process:
             return

@@ -3,7 +3,7 @@
     python -m txl_lightning.hub.harness run --model txl --model_args pretrained=RUN --tasks TASK
 
 --allow_imports PACKAGE lets a checkpoint name its network's class in that package.
-Texts of any length are read in segments with memory; scores are those of `evaluate` with the same
+Texts of any length are read in segments with memory; scores are as in `evaluate` with the same
 lengths. The harness's own backend "hf" then has the classes of this package, too.
 
 B texts   L segment   K scored tokens   T tokens of the longest text   D width

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import astuple, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -103,7 +102,7 @@ class AdaptedReader:
     """A network that adapts to what it reads, with the methods of a `CachedReader`.
 
     Only the weights of a copy change. `hidden` reads a segment; `score` scores it too; `loss`
-    scores it and then learns from it. Arguments are those of a network's methods.
+    scores it and then learns from it. Arguments are as in a network's methods.
     """
 
     def __init__(self, net: Network, adaptation: Adaptation) -> None:
@@ -111,35 +110,24 @@ class AdaptedReader:
         self.config = net.config
         self.use = adaptation.fill()
         is_possible = has_states(net) or not self.use.cache_len
-        expected = f"0, as {type(net).__name__} has no method hidden and no head"
+        expected = f"0, as {type(net).__name__} lacks its method hidden, or its head"
         require(is_possible, "cache_len", self.use.cache_len, expected)
         is_possible = not self.use.rate or is_trainable(net)
         require(is_possible, "rate", self.use.rate, "0, or whole weights in float32, not packed")
-
-    @cached_property
-    def net(self) -> Network:
-        """The network itself, or a copy for gradient steps on all of its weights."""
-        if not self.use.rate:
-            return self.trained
-        with torch.inference_mode(False):
-            return copy.deepcopy(self.trained).eval().requires_grad_(True)
-
-    @cached_property
-    def inner(self) -> Reader:
-        return make_reader(self.net, uses_cache=not self.use.rate)
-
-    @property
-    def head(self) -> Any:
-        return self.inner.head
+        self.net = net
+        if self.use.rate:
+            # Tensors made under inference_mode take part in no gradient.
+            with torch.inference_mode(False):
+                self.net = copy.deepcopy(net).eval().requires_grad_(True)
+        self.inner = make_reader(self.net, uses_cache=not self.use.rate)
+        self.head = self.inner.head
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AdaptedMemory:
         is_possible = not self.use.rate or batch_size == 1
         require(is_possible, "rate", self.use.rate, f"0, or a single row, not {batch_size}")
         cache = StateCache(*astuple(self.use)[:3]) if self.use.cache_len else None
-        reader = make_reader(self.trained, uses_cache=not self.use.rate)
-        # Tensors made under inference_mode take part in no gradient.
         with torch.inference_mode(False):
-            return AdaptedMemory(reader.empty_memory(batch_size, lengths), cache)
+            return AdaptedMemory(self.inner.empty_memory(batch_size, lengths), cache)
 
     def hidden(
         self,
@@ -191,7 +179,7 @@ class AdaptedReader:
     def _score(
         self, tokens_BL: Tensor, targets_BL: Tensor, memory: AdaptedMemory, *place: Any
     ) -> tuple[Tensor, Tensor, AdaptedMemory]:
-        """Return nats_BL of the mixture, those of the network, with gradient, and the memory."""
+        """Return nats_BL of the mixture; nats_BL of the network, with gradient; and the memory."""
         h_BLD, memory = self.hidden(tokens_BL, memory, *place)
         network_BL = self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL)
         nats_BL = network_BL.detach()

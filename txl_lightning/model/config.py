@@ -191,25 +191,6 @@ class TransformerXLConfig:
     def inner_width(self) -> int:
         return 4 * self.d_model if self.d_inner is None else self.d_inner
 
-    def flops_per_token(self, tgt_len: int) -> float | None:
-        """Return the matrix-product FLOPs per training token, forward and backward.
-
-        As usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, projections of
-        memory and recomputation are not counted. None with cutoffs: the text decides how many
-        tokens need the softmax of each cluster.
-        """
-        if self.cutoffs:
-            return None
-        inner = self.n_head * self.head_width
-        n_visible = self.mem_len + (tgt_len + 1) / 2
-        weights = self.d_model * (4 * inner + 2 * self.inner_width)
-        # Scores by content, scores by distance, and the sum of values.
-        attention = 3 * inner * n_visible
-        projection = self.d_model if self.has_projections else 0
-        softmax = self.embed_width * (self.n_token + projection)
-        # A multiplication and an addition for each weight, and twice that backward.
-        return 6 * (self.n_layer * (weights + attention) + softmax)
-
 
 class ContextLengths(NamedTuple):
     """Lengths in use; None: no limit."""
@@ -240,7 +221,7 @@ class EvalLengths:
             require(is_at_least(least, value), field, value, expected)
 
     def resolve(self, config: NetworkConfig) -> ContextLengths:
-        """Return these lengths, or those of training; ValueError for one that is not a setting."""
+        """Return these lengths, in place of None as in training; refuse what is no setting."""
         given = vars(self)
         kind = type(config).__name__
         for name, value in given.items():
@@ -286,7 +267,7 @@ def describe_config(config: NetworkConfig) -> dict[str, Any]:
 
 
 def is_transformer_xl(net: Network) -> bool:
-    """Return True for a network whose layers are known; those of a derived config may differ."""
+    """Return True for a network whose layers are known; a derived config may have others."""
     return type(net.config) is TransformerXLConfig
 
 

@@ -1,7 +1,7 @@
 """Evaluation with cached keys and values: a second loop over the network's layers, and its cache.
 
 With constant weights, the keys and values of a state and of a distance are constant. They are
-computed once here; the network recomputes those of all M states for every segment.
+computed once here; the network recomputes all M of them for every segment.
 
 B rows   L segment   M cached   S = n_kept + L visible   E distances
 N layers   H heads   K head width   D width   C slots of a buffer
@@ -19,9 +19,16 @@ from torch import Tensor, nn
 
 from ..errors import require
 from .config import AS_TRAINED, EvalLengths, SameLength, is_transformer_xl, require_transformer_xl
-from .contract import AnyMemory, Network, PlainReader
+from .contract import Network, PlainReader
 from .kernels.cached import Workspace, attend, lay_out_terms
-from .memory import Mask, Memory, attention_mask, count_filled, farthest_state
+from .memory import (
+    Mask,
+    Memory,
+    attention_mask,
+    count_filled,
+    farthest_state,
+    require_memory,
+)
 from .parts import PackedLinear, is_onednn_faster
 from .positions import DistanceTerms
 from .transformer_xl import Layer, TransformerXL
@@ -44,7 +51,9 @@ class CachedReader:
         self.head = net.head
         self.workspace = Workspace()
 
-    def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
+    def empty_memory(
+        self, batch_size: int, lengths: EvalLengths | None = None
+    ) -> Memory | KeyValueCache:
         """Return an empty cache, or an empty `Memory` where a cache is impossible."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         config = self.config
@@ -71,10 +80,10 @@ class CachedReader:
     def hidden(
         self,
         tokens_BL: Tensor,
-        memory: AnyMemory | None = None,
+        memory: Memory | KeyValueCache | None = None,
         doc_pos_BL: Tensor | None = None,
         n_reread: int = 0,
-    ) -> tuple[Tensor, AnyMemory]:
+    ) -> tuple[Tensor, Memory | KeyValueCache]:
         """Return h^N_BLD and the memory for the next segment, as the network does.
 
         Raises:
@@ -84,17 +93,9 @@ class CachedReader:
         memory = self.empty_memory(batch_size) if memory is None else memory
         if isinstance(memory, Memory):
             return self.net.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
-        require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
+        require_memory(memory, self.config, tokens_BL, n_reread)
         if torch.is_grad_enabled() or self.net.training:
             raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
-        n_row = memory.batch_size
-        tokens = f"{batch_size}, those of the tokens"
-        require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
-        n_layer, n_head, _, head_width, _ = memory.buffer.k_NHBKC.shape
-        sizes = n_layer, n_head, head_width
-        expected = self.config.n_layer, self.config.n_head, self.config.head_width
-        network = f"{expected}, as in the network"
-        require(sizes == expected, "memory", f"(n_layer, n_head, d_head) {sizes}", network)
         cache = memory.reserve_slots(tgt_len).prepare_terms(tgt_len, self.net.positions)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
@@ -168,31 +169,16 @@ class KeyValueCache:
     def batch_size(self) -> int:
         return len(self.filled_B)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes of the network, by their names in its config."""
+        n_layer, n_head, _, head_width, _ = self.buffer.k_NHBKC.shape
+        return {"n_layer": n_layer, "n_head": n_head, "head_width": head_width}
+
     def rows(self, index_B: Tensor) -> KeyValueCache:
         """Return these rows, in this order; a row may occur twice."""
         index_B = index_B.to(self.filled_B.device)
         return replace(self._move(1, index_B), filled_B=self.filled_B[index_B])
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors to save."""
-        k_NHBKM, v_NHBMK = self.buffer.slots(self.end - self.n_kept, self.end)
-        mem_len = torch.tensor(self.mem_len)
-        states = {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK}
-        return states | {"filled_B": self.filled_B, "mem_len": mem_len}
-
-    def restore(self, tensors: dict[str, Tensor]) -> KeyValueCache:
-        """Return the cache saved by `tensors`, with the lengths of this one."""
-        n_kept = tensors["k_NHBKM"].size(-1)
-        filled_B = tensors["filled_B"]
-        return replace(
-            self,
-            buffer=Buffer(tensors["k_NHBKM"], tensors["v_NHBMK"], used=n_kept),
-            end=n_kept,
-            n_kept=n_kept,
-            filled_B=filled_B,
-            mem_len=int(tensors["mem_len"]),
-            is_even=bool((filled_B == n_kept).all()),
-        )
 
     def _move(self, tgt_len: int, index_B: Tensor | None = None) -> KeyValueCache:
         k, v = self.buffer.slots(self.end - self.n_kept, self.end)

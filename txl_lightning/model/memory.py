@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import require
-from .config import ContextLengths, SameLength
+from .config import ContextLengths, SameLength, TransformerXLConfig
+
+if TYPE_CHECKING:
+    from .inference import KeyValueCache
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,11 @@ class Memory:
     @property
     def batch_size(self) -> int:
         return self.h_NBMD.size(1)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes of the network, by their names in its config."""
+        return {"n_layer": self.h_NBMD.size(0), "d_model": self.h_NBMD.size(3)}
 
     @property
     def mem_len(self) -> int:
@@ -105,6 +114,18 @@ class Memory:
     def restore(self, tensors: dict[str, Tensor]) -> Memory:
         """Return the memory saved by `tensors`, with the lengths of this one."""
         return replace(self, h_NBMD=tensors["h_NBMD"], filled_B=tensors["filled_B"])
+
+
+def require_memory(
+    memory: Memory | KeyValueCache, config: TransformerXLConfig, tokens_BL: Tensor, n_reread: int
+) -> None:
+    """Refuse a memory of another number of rows than the tokens, or of another network."""
+    batch_size, tgt_len = tokens_BL.shape
+    require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
+    rows = f"{batch_size}, as many as the tokens have"
+    require(memory.batch_size == batch_size, "memory", f"{memory.batch_size} rows", rows)
+    expected = {name: getattr(config, name) for name in memory.sizes}
+    require(memory.sizes == expected, "memory", memory.sizes, f"{expected}, as in the network")
 
 
 def farthest_state(same_length: SameLength, mem_len: int) -> int | None:

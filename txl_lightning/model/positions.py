@@ -68,7 +68,7 @@ def shift(score_BHLT: Tensor) -> Tensor:
 
 
 def unshift(score_BHLS: Tensor) -> Tensor:
-    """Return the gradient of the input of `shift`, given that of its output: d_BHLT."""
+    """Return the gradient of the input of `shift` from its output's gradient: d_BHLT."""
     *BH, L, S = score_BHLS.shape
     # Both have the same order; the L first entries of the input are unused.
     d_BHX = score_BHLS.new_empty(*BH, L * (S + 1))

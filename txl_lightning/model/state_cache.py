@@ -108,7 +108,7 @@ class StateCache:
         return logp_BL
 
     def mix(self, logits_BV: Tensor, doc_pos_B1: Tensor | None = None) -> Tensor:
-        """Return logits of the token after the last one read, from those of the network."""
+        """Return logits of the token after the last one read, from the network's logits."""
         logp_BV = logits_BV.log_softmax(-1, torch.promote_types(logits_BV.dtype, torch.float32))
         cache_BV = torch.zeros_like(logp_BV)
         for row, _, weight_1S, next_S in self._weigh(1, doc_pos_B1):

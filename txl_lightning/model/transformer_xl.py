@@ -27,7 +27,7 @@ from ..errors import require
 from .adaptive import embedding_and_head
 from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
 from .kernels import KERNELS
-from .memory import Memory
+from .memory import Memory, require_memory
 from .parts import (
     ConcatenatedLinear,
     Linear,
@@ -73,7 +73,7 @@ class TransformerXL(nn.Module):
         super().__setstate__(state)
 
     def forward(self, tokens_BL: Tensor, *inputs: Any, **named: Any) -> tuple[Tensor, Memory]:
-        """Return logits_BLV of the token after each, and the next memory; inputs as of `hidden`."""
+        """Return logits_BLV of the token after each, and the next memory; inputs as in `hidden`."""
         h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
         return self.head(h_BLD), memory
 
@@ -83,7 +83,7 @@ class TransformerXL(nn.Module):
         """Return -log p(target) in nats_BL, at least float32, and the memory for the next segment.
 
         Targets are given for all tokens, or for the last ones; targets of -100 are not scored:
-        they have 0 nats and no gradient. Other arguments are those of `hidden`.
+        they have 0 nats and no gradient. Other arguments are as in `hidden`.
         """
         h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
         return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
@@ -107,15 +107,8 @@ class TransformerXL(nn.Module):
             ValueError: the memory has another number of rows, or the sizes of another network.
         """
         batch_size, tgt_len = tokens_BL.shape
-        require(0 <= n_reread <= tgt_len, "n_reread", n_reread, "0 to all of the tokens")
         memory = self.empty_memory(batch_size) if memory is None else memory
-        n_row = memory.batch_size
-        tokens = f"{batch_size}, those of the tokens"
-        require(n_row == batch_size, "memory", f"{n_row} rows", tokens)
-        sizes = memory.h_NBMD.size(0), memory.h_NBMD.size(3)
-        expected = self.config.n_layer, self.config.d_model
-        network = f"{expected}, as in the network"
-        require(sizes == expected, "memory", f"(n_layer, d_model) {sizes}", network)
+        require_memory(memory, self.config, tokens_BL, n_reread)
         mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
         dtype = self.compute_dtype
         distance_T = memory.distances(tgt_len)
@@ -147,7 +140,7 @@ class TransformerXL(nn.Module):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Precision of matrix products and of the memory: autocast's, or that of the weights."""
+        """Precision of matrix products and of the memory: autocast's, or the weights'."""
         # Autocast keeps the states in float32, but the products of the next segment convert them.
         if torch.is_autocast_enabled(self.device.type):
             return torch.get_autocast_dtype(self.device.type)

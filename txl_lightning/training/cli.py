@@ -178,13 +178,7 @@ class TxlCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         check_settings(self.parser, self.config)
-        trainer = self.config.trainer
-        if not trainer.default_root_dir:
-            is_fit = self.command == "fit"
-            trainer.default_root_dir = RUNS if is_fit else str(self.checkpoint.run_folder)
-        if self.command in ("fit", "predict"):
-            advice = "; checkpoint.mirror copies runs to one"
-            check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
+        set_folder(self.command, self.config, self.checkpoint)
 
     def instantiate_classes(self) -> None:
         # The Trainer first: Lightning may refuse it, and encoding a text may take long. Only the
@@ -247,8 +241,7 @@ class TxlCLI(LightningCLI):
             return
         text = source.saved.get("CorpusDataModule")
         is_same = text is not None and text["fingerprint"] == self.datamodule.store.fingerprint
-        if self.is_new_text and is_same:
-            # By another name.
+        if self.is_new_text and is_same:  # by another name
             check_remaining_steps(self.config.trainer.max_steps, source.saved, "never")
             check_same_model(self.config.model, source.settings, training=True)
         if (self.is_new_text and not is_same) or source.path.is_dir():
@@ -258,8 +251,7 @@ class TxlCLI(LightningCLI):
             self.datamodule.load_state_dict(text)
 
     def run(self) -> None:
-        is_file = self.ckpt_path is not None and self.ckpt_path.is_file()
-        ckpt_path = str(self.ckpt_path) if is_file else None
+        ckpt_path = str(self.ckpt_path) if self.ckpt_path and self.ckpt_path.is_file() else None
         # weights_only: otherwise Lightning would run code in a checkpoint that a plugin reads.
         options = RUN_OPTIONS.get(self.command, {}) | {"ckpt_path": ckpt_path, "weights_only": True}
         with explain_out_of_memory(self.config):
@@ -331,6 +323,16 @@ def make_loggers(
     # A CSVLogger for the same folder would write the same file.
     same = (CSVLogger, run_logger.root_dir)
     return [run_logger, *(each for each in loggers if (type(each), each.root_dir) != same)]
+
+
+def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None) -> None:
+    """Set the folder of runs, or of a checkpoint's results, and check that it is writable."""
+    trainer = settings.trainer
+    if not trainer.default_root_dir:
+        trainer.default_root_dir = RUNS if command == "fit" else str(start.run_folder)
+    if command in ("fit", "predict"):
+        advice = "; checkpoint.mirror copies runs to one"
+        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ B rows   L segment
 
 import math
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -92,6 +93,9 @@ class LanguageModel(LightningModule):
         with prefix_errors("eval", "_"):
             eval_lengths = EvalLengths(eval_mem_len, eval_clamp_len, eval_same_length)
             eval_lengths.resolve(net)
+        if eval_mem_len and not net.mem_len:
+            reason = "evaluation reads a memory that the network is trained without"
+            warnings.warn(f"model.eval_mem_len {eval_mem_len}: {reason}", stacklevel=2)
         self.memory_bank = MemoryBank(self.net, eval_lengths, compile)
         # Plain values: a checkpoint with objects of ours would not load under weights_only.
         plain = {"net": describe_config(net), "optim": self.optim.to_dict()}

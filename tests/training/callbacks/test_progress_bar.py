@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
+from txl_lightning.errors import DataError
 from txl_lightning.runs.metrics_table import RunMetrics, read_metrics
 from txl_lightning.training.callbacks import progress_bar
 from txl_lightning.training.callbacks.progress_bar import Throughput, TokenProgressBar
@@ -169,3 +170,13 @@ def test_a_test_run_has_its_tokens_and_no_folder(watch):
     shown, _ = watch(terminal=False, fast_dev_run=True)
     assert "trained 1 of 1 steps, 32 tokens, in 0:00:0" in shown
     assert "folder" not in shown
+
+
+def test_metrics_that_cannot_be_read_are_a_warning_and_stop_no_checkpoint(watch, monkeypatch):
+    def refuse(*_):
+        raise DataError("metrics.csv: damaged")
+
+    monkeypatch.setattr(progress_bar, "read_metrics", refuse)
+    with pytest.warns(UserWarning, match=r"metrics\.csv: damaged"):
+        shown, _ = watch(terminal=False)
+    assert "trained 6 of 6 steps, 192 tokens, in 0:00:0" in shown

@@ -299,8 +299,8 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def encode_utf8(text: str, where: str) -> bytes:
-    """Return the bytes of a text; DataError for half of a surrogate pair, as of a byte of Latin-1
-    on the command line."""
+    """Return the bytes of a text; DataError for half of a surrogate pair, which
+    a byte of Latin-1 on the command line becomes."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -75,7 +75,7 @@ DEFAULTS |= {"unknown": "unk"}
 class WordOptions:
     """Rules for splitting a text into words and choosing the vocabulary.
 
-    An option that is not given, None, is the corpus's own, or else that of DEFAULTS.
+    None means the option of the corpus, or else the one in DEFAULTS.
     """
 
     min_freq: int | None = None
@@ -103,7 +103,7 @@ class WordOptions:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def fill(self, corpus: WordOptions | None = None) -> WordOptions:
-        """Return the options with those of a corpus, or DEFAULTS, where they are not given."""
+        """Return the options; a corpus or DEFAULTS gives what is None."""
         return WordOptions(**DEFAULTS | (corpus.given if corpus else {}) | self.given)
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ProgressBar, Timer
+from lightning.pytorch.utilities import rank_zero_warn
 
 from ...data.stream import Segment
 from ...errors import show_controls, unfiltered_stdout
@@ -125,7 +126,15 @@ class TokenProgressBar(ProgressBar):
             self.print(f"step {trainer.global_step}  validation: {readings}")
 
     def on_train_end(self, trainer: Trainer, module: LanguageModel) -> None:
-        metrics = read_metrics(self.folder, trainer.loggers, module.tokens_seen, module.seconds)
+        if not self.is_enabled:
+            return
+        about = module.tokens_seen, module.seconds
+        try:
+            metrics = read_metrics(self.folder, trainer.loggers, *about)
+        # It must not stop the checkpoint that is written next.
+        except ValueError as error:
+            rank_zero_warn(str(error))
+            metrics = RunMetrics([], *about)
         self.print(format_result(trainer, metrics) + self.name_folder(trainer, "\n"))
 
     def on_exception(self, *_: Any) -> None:

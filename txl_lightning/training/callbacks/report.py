@@ -108,6 +108,9 @@ class Report(Callback):
         self.last_write = time.monotonic()
 
     def render(self, trainer: Trainer, metrics: RunMetrics, state: str) -> str:
+        # Slow to import, and needed only to write a page.
+        from jinja2 import Template
+
         module = trainer.lightning_module
         rows = metrics.validations
         probe = self.probe
@@ -124,7 +127,8 @@ class Report(Callback):
         run |= {**run.pop("machine"), "devices": trainer.world_size, "precision": trainer.precision}
         if any(isinstance(each, WeightAverage) for each in trainer.callbacks):
             run["validated"] = "the average of the weights (WeightAverage), not themselves"
-        return read_template().render(
+        template = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
+        return Template(template, autoescape=True).render(
             plots={
                 name: plots.to_svg(draw, LARGE)
                 for name, draw in choose_charts(metrics, probe, module.unit).items()
@@ -150,14 +154,6 @@ class Report(Callback):
             config=config,
             commands=[f"{PROGRAM} {command.format(quoted)}" for command in NEXT_COMMANDS],
         )
-
-
-def read_template() -> Any:
-    # jinja2 is slow to import, and needed only to write a page.
-    from jinja2 import Template
-
-    text = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
-    return Template(text, autoescape=True)
 
 
 def choose_charts(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[str, plots.Draw]:
