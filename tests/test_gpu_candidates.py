@@ -78,9 +78,7 @@ def run_with_triton(*arguments, cwd=None, **environment) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dtype", "limit"), [("float32", 2e-6), ("float16", 4e-3), ("bfloat16", 3e-2)]
-)
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 2e-6), ("bfloat16", 3e-2)])
 def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter(dtype, limit):
     """Half precision has larger tiles."""
     words = "-c", INTERPRET, "experiments.gpu.tiled", "--dtype", dtype
@@ -94,7 +92,7 @@ def test_triton_equals_the_reference_with_every_gradient_in_its_interpreter(dtyp
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("head_width", "dropatt", "capability"),
-    [(64, 0.0, 80), (64, 0.1, 90), (41, 0.1, 80), (128, 0.1, 90)],
+    [(41, 0.0, 80), (128, 0.1, 90)],
 )
 def test_triton_as_it_is_launched_spills_no_registers_on_a_gpu_that_is_not_present(
     tmp_path, head_width, dropatt, capability

@@ -36,7 +36,6 @@ finally:
         ([], {*SLOW, "torch", "numpy"}),
         (["prepare"], {"torch", "rich"}),
         (["configs"], {"torch", "numpy", "rich"}),
-        *(pytest.param([command], SLOW, marks=pytest.mark.slow) for command in FUNCTIONS),
     ],
 )
 def test_help_of_functions_imports_no_slow_packages(repository, words, absent):
@@ -46,6 +45,26 @@ def test_help_of_functions_imports_no_slow_packages(repository, words, absent):
     packages = set(done.stderr.split())
     assert "jsonargparse" in packages
     assert not packages & absent
+
+
+ALL_HELPS = """
+import sys
+from contextlib import suppress
+from txl_lightning import __main__ as entry
+for command in sys.argv[1:]:
+    with suppress(SystemExit):
+        entry.run([command, "--help"])
+    print(command, *{name.split(".")[0] for name in sys.modules}, file=sys.stderr)
+"""
+
+
+def test_no_help_of_a_function_imports_slow_packages(repository):
+    """In one process: its imports are those of all commands so far."""
+    command = [sys.executable, "-c", ALL_HELPS, *FUNCTIONS]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stderr.splitlines()]
+    assert [line[0] for line in lines] == FUNCTIONS
+    assert [(line[0], SLOW & {*line}) for line in lines if SLOW & {*line}] == []
 
 
 @pytest.mark.parametrize(

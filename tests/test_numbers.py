@@ -224,6 +224,7 @@ DEFINED = [
     r"on bytes, 2,000 steps", r"text of 10 kB, 1 MB, 1 GB", r"\| (10 k|100 k|1 M|1 G)B (?=\|)",
     r"\| 10 MB to 100 MB", r"\| text \| 2 minutes \| 5 minutes \| 30 minutes", r"version 5",
     r"Is 1\.9 bits per byte good", r"temperature of 0\.8",
+    r"moves by one token, which takes as long as 512 segments", r"moves by 8 and sees 63 tokens",
     r"UTF-\d+", r"Latin-1", r"200 kB of text",
     r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05,", r"in place of 2,000 steps",
     r"in every 512 tokens", r"at 80/2100 \(12 layers of 512\)",

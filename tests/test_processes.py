@@ -45,11 +45,6 @@ def test_processes_that_do_not_end_are_killed_with_their_children_and_show_their
     assert not left.exists() or not left.read_bytes()
 
 
-def test_outputs_and_exit_codes_of_commands_are_returned(processes):
-    done = processes.run_together([FAILING, [sys.executable, "-c", "print(1)"]])
-    assert [(each.returncode, each.stdout) for each in done] == [(3, "an accident\n"), (0, "1\n")]
-
-
 def test_process_that_a_test_leaves_is_killed_after_it(quick):
     process = quick.start(WAITING)
     quick.end()

@@ -19,7 +19,7 @@ from experiments.gpu.candidates import use_kernel
 from experiments.gpu.parts import DEVICE, NO_TIME, ROOT, Findings, try_to
 from experiments.gpu.speed import Training, load_published, synchronize
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
-from txl_lightning.training import fsdp  # noqa: F401 (it registers its strategy)
+from txl_lightning.training import ranks  # noqa: F401 (it registers the strategy fsdp2)
 
 WAYS = {
     "bf16-mixed": {"precision": "bf16-mixed"},
