@@ -76,6 +76,17 @@ def create_folder(
                 os.replace(part, folder)
 
 
+@contextmanager
+def name_in_utf8(path: Path) -> Iterator[Path]:
+    """Yield a name of a file for libraries that take only UTF-8: its own, or that of its handle."""
+    name = os.fspath(path)
+    if name == name.encode(errors="ignore").decode():
+        yield path
+        return
+    with path.open("rb") as file:
+        yield Path(f"/dev/fd/{file.fileno()}")
+
+
 def write_text(text: str, path: Path) -> None:
     # A name of a file in the text may be no UTF-8.
     content = text.encode(errors="backslashreplace")

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 
 import pytest
 import torch
@@ -197,6 +198,20 @@ def test_missing_checkpoint_error_lists_existing_ones(tmp_path, run_folder):
     for folder in (run_folder, run_folder / "checkpoints"):
         assert find_checkpoint(folder) == run_folder / "checkpoints" / "best.ckpt"
     assert find_checkpoint(tmp_path) == tmp_path / "last.ckpt"
+
+
+@pytest.mark.parametrize("kind", ["run", "converted"])
+def test_a_network_in_a_folder_whose_name_is_not_utf8_is_loaded(
+    make_net, tmp_path, run_folder, kind
+):
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    if kind == "run":
+        shutil.copytree(run_folder, odd)
+    else:
+        odd.mkdir()
+        save_folder(make_net(), odd, VOCAB)
+    network, vocab = load(odd)
+    assert vocab.n_token == network.config.n_token
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="reading fails only in Linux")

@@ -237,7 +237,7 @@ def test_any_network_takes_steps_and_one_with_states_has_a_cache(own_package):
     how = {"batch_size": 1, "tgt_len": 10}
     static = stream_nats(net, ids, **how)
     assert stream_nats(net, ids, **how, adaptation=Adaptation(rate=0.5)).mean() < static.mean()
-    with pytest.raises(ValueError, match=r"cache_len: invalid 7; expected 0, as MyNetwork has no"):
+    with pytest.raises(ValueError, match=r"cache_len: invalid 7; expected 0, as MyNetwork lacks"):
         stream_nats(net, ids, **how, adaptation=CACHE)
 
     class Stateful(type(net)):

@@ -55,6 +55,15 @@ def test_a_renamed_text_continues_its_run(accepted, run_folder, sizes, text_file
     assert last.saved["global_step"] == 6
 
 
+def test_a_moved_run_is_not_started_anew_in_its_old_place(refused, accepted, small, tmp_path):
+    accepted("fit", *small, f"--trainer.default_root_dir={tmp_path / 'old'}")
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    config = tmp_path / "new" / "version_0" / "config.yaml"
+    code, line = refused("fit", f"--config={config}", "--resume=auto")
+    assert (code, line.endswith("give --trainer.default_root_dir new")) == (4, True), line
+    assert not (tmp_path / "old").exists()
+
+
 def test_a_run_on_its_own_text_continues_with_its_settings_of_that_text(
     accepted, sizes, text_file, tmp_path
 ):

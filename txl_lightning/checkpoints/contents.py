@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_file
 from ..data.vocab.words import UNKNOWN
 from ..errors import CheckpointError, ClassError, DataError, invalid_text, require
-from ..files import read_json, replace_file
+from ..files import name_in_utf8, read_json, replace_file
 from ..model import Network, NetworkConfig
 from ..runs.folder import VOCAB
 
@@ -47,8 +47,9 @@ def load_content(path: Path, stand_ins: Sequence[Any] = ()) -> Any:
     with (
         refuse_damaged(path, f"{path}: damaged, or not {expected}"),
         torch.serialization.safe_globals(list(stand_ins)),
+        name_in_utf8(path) as name,
     ):
-        return torch.load(path, "cpu", weights_only=True) if is_pickle else load_file(path)
+        return torch.load(name, "cpu", weights_only=True) if is_pickle else load_file(name)
 
 
 def load_json(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 
 from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, ClassError, DataError
-from ..files import load_yaml, sha256_file
+from ..files import load_yaml, name_in_utf8, sha256_file
 from ..model.config import describe_config, make_config
 from ..model.contract import Network, NetworkConfig
 from ..runs import folder as runs
@@ -164,8 +164,8 @@ def check_weights(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
 
 
 def load_file(path: Path) -> Any:
-    with contents.refuse_damaged(path, FOREIGN.format(path)):
-        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    with contents.refuse_damaged(path, FOREIGN.format(path)), name_in_utf8(path) as name:
+        return torch.load(name, map_location="cpu", mmap=True, weights_only=True)
 
 
 def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:

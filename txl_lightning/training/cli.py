@@ -140,7 +140,7 @@ class TxlCLI(LightningCLI):
         resume = settings.resume if self.command == "fit" else "never"
         mirror = settings.checkpoint.mirror
         root = Path(settings.trainer.default_root_dir or RUNS)
-        self.checkpoint = found = find_start(resume, settings.ckpt_path, root, mirror)
+        self.checkpoint = found = find_start(resume, settings.ckpt_path, root, mirror, self.words)
         if found is None and self.command != "fit":
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
         self.ckpt_path = found and found.path

@@ -55,11 +55,7 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
     """Return the settings of fit with a recipe's as defaults, and print what was chosen."""
     n_byte = count_bytes(settings.data)
-    if not n_byte or not needs_recipe(words, settings):
-        return settings
-    if n_byte < SMALLEST:
-        few = f"a text of {n_byte:,} bytes is too short for settings of its own"
-        print_once(f"{few}: the defaults count; --ckpt_path RUN fine-tunes a run of another text")
+    if n_byte < SMALLEST or not needs_recipe(words, settings):
         return settings
     is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
     is_planned &= not any(word.startswith("--trainer.max_steps") for word in words)

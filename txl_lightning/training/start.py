@@ -1,5 +1,6 @@
 """The checkpoint that a command starts from: find it, its settings, what conflicts, its weights."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest, load_data_settings
 from ..checkpoints.mirror import fetch_newer
+from ..command_line import take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
+from ..files import load_yaml
 from ..model.config import CLASS, LEARNED
-from ..runs.folder import VOCAB, remove_partial_files
+from ..runs.folder import CHECKPOINTS, VOCAB, list_versions, remove_partial_files
 from .callbacks.checkpointing import has_stopped, is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.time_budget import TimeBudget
@@ -33,7 +36,11 @@ DEFAULT_TEXTS = [getattr(DataConfig, name) for name in TEXTS]
 
 
 def find_start(
-    resume: Resume, ckpt_path: str | None, root: Path, mirror: str | None = None
+    resume: Resume,
+    ckpt_path: str | None,
+    root: Path,
+    mirror: str | None = None,
+    words: Sequence[str] = (),
 ) -> LoadedCheckpoint | None:
     """Load the checkpoint to start from; return None for a new run.
 
@@ -46,6 +53,8 @@ def find_start(
         return load_checkpoint(ckpt_path)
     if resume == "never" and ckpt_path is None:
         return None
+    if not mirror:
+        refuse_moved_run(words, root)
     if rank_zero_only.rank == 0:
         remove_partial_files(root)
     fetched = fetch_newer(mirror, root) if mirror else []
@@ -89,6 +98,21 @@ def names_new_text(data: Namespace, path: Path) -> bool:
 
 def list_texts(data: Namespace | dict[str, Any]) -> list[Any]:
     return [data.get(name) for name in TEXTS]
+
+
+def refuse_moved_run(words: Sequence[str], root: Path) -> None:
+    """Refuse to start anew where a config is of a run that is not in its own folder of runs."""
+    for config in [] if list_versions(root) else take_option([*words], "-c", "--config")[0]:
+        folder = Path(config).absolute().parent
+        if not (folder / CHECKPOINTS).is_dir() or folder.parent.resolve() == root.resolve():
+            continue
+        settings = load_yaml(Path(config).read_text(encoding="utf-8"))
+        if settings["trainer"]["default_root_dir"] == str(root):
+            where = f"{config} is of a run in {folder.parent}"
+            raise CheckpointError(
+                f"resume: nothing under {root}; {where}: "
+                f"give --trainer.default_root_dir {folder.parent}"
+            )
 
 
 def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
