@@ -1,1 +1,0 @@
-"""Analyses of a model's memory: effective context, attention distance, loss by position."""

@@ -1,1 +1,0 @@
-"""Commands that need no Trainer: plain functions whose signatures are their options."""

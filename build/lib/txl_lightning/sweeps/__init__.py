@@ -1,1 +1,0 @@
-"""Run W&B sweep files: proposals and pruning by Optuna, one process per trial."""
