@@ -8,7 +8,7 @@ HUB    := .venv-hub
 PEERS  := .venv-peers
 BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
-EXPERIMENTS := fragmentation quickstart tiny_shakespeare depth how_far_back the_paper attention_length copying other_networks words novels original
+EXPERIMENTS := fragmentation quickstart tiny_shakespeare depth how_far_back the_paper attention_length copying other_networks words novels original adaptation
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint docs format clean
 .DEFAULT_GOAL := help
