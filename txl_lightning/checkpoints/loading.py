@@ -188,7 +188,7 @@ def find_latest(root: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
     for folder in runs.list_versions(root):
         # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
         paths = (folder / runs.CHECKPOINTS).glob("*.ckpt")
-        listed = [(saving.load_previous_entries(path), path) for path in paths]
+        listed = [(saving.read_manifest_or_none(path), path) for path in paths]
         claims = [(saving.find_newest_step(entries), path) for entries, path in listed]
         best = None
         best_step = -1

@@ -21,7 +21,7 @@ from ..errors import CheckpointError, StorageError, format_line, print_notice
 from ..files import create_folder, parse_json, sha256_file, write_text
 from ..runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, METRICS, STATE, VOCAB, parse_number
 from .loading import find_latest
-from .saving import load_previous_entries
+from .saving import read_manifest_or_none
 
 IDENTITY = "mirror.json"
 SAVED = [f"{CHECKPOINTS}/{name}{end}" for name in (LAST, BEST) for end in ("", ".json")]
@@ -98,7 +98,7 @@ class Mirror:
         """Copy a run as it is now; a failure is a warning, and the next copy has all of it."""
         try:
             # A user may have removed the folder, or damaged its manifest.
-            if entries := load_previous_entries(folder / CHECKPOINTS / LAST):
+            if entries := read_manifest_or_none(folder / CHECKPOINTS / LAST):
                 with self.explain_errors("written"):
                     self.upload(folder, next(iter(entries.values()))["step"])
         except StorageError as error:

@@ -31,16 +31,17 @@ from .contents import refuse_damaged, save_tensors
 
 MODEL_TYPE = "txl-lightning"  # name by which transformers finds the class of a folder, in hub/
 WEIGHTS = "model.safetensors"
-# Incremented when older releases cannot read new folders.
+# Incremented when older releases cannot read new folders of convert.
 FOLDER_FORMAT = 1
 # Largest number of manifest entries: the file's own, and those of files it has replaced.
 N_ENTRY = 4
+# Each entry, by the sha256 of its file; other fields are free.
 SHAPE = {...: {"step": int, "exact": bool, "bytes": int}}
 Manifest = dict[str, dict[str, Any]]
 
 
 def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, metadata: Mapping[str, Any]) -> None:
-    """Write a checkpoint, and its manifest with `metadata` in the entry.
+    """Write a checkpoint, and its manifest with `metadata` (step, exact, ...) in the entry.
 
     Raises:
         StorageError: it cannot be written; existing files are unchanged.
@@ -50,27 +51,27 @@ def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, metadata: Mapping
         with part.open("wb") as file:
             torch.save(checkpoint, file)
         entry = {**metadata, "bytes": part.stat().st_size}
-        update_manifests(path, {files.sha256_file(part): entry})
+        rotate_manifests(path, {files.sha256_file(part): entry})
 
     files.replace_file(path, save_part)
 
 
-def update_manifests(path: Path, entry: Manifest) -> None:
+def rotate_manifests(path: Path, entry: Manifest) -> None:
     """Write the manifest of the file that will replace `path`; keep the old file as PREVIOUS."""
-    before = load_previous_entries(path)
+    before = read_manifest_or_none(path)
     copy = None
     is_whole = path.is_file() and path.stat().st_size in {e["bytes"] for e in before.values()}
     # A step saved twice, or a truncated file, must not replace the previous checkpoint.
     if path.name == LAST and is_whole and find_newest_step(before) != find_newest_step(entry):
         copy = path.with_name(PREVIOUS)
-        write_manifest(copy, before | load_previous_entries(copy))
+        write_manifest(copy, before | read_manifest_or_none(copy))
     write_manifest(path, entry | before)
     if copy:
         os.replace(path, copy)
 
 
-def load_previous_entries(path: Path) -> Manifest:
-    # A damaged manifest is ignored.
+def read_manifest_or_none(path: Path) -> Manifest:
+    """Return the manifest of a file; no entries, if it is missing or damaged."""
     with suppress(CheckpointError):
         return read_manifest(path)
     return {}

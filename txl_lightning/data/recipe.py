@@ -28,7 +28,9 @@ from .vocab.base import BUILT_IN, Ids, Piece, Vocabulary, build_vocabulary, load
 from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
 
-VERSION = 7  # version of the files of a store
+# Part of the name of a prepared folder: increment it when the same text gives other ids or files.
+# Opened stores ignore it. Fingerprints in checkpoints have `text`, `cuts` and `documents`, too.
+VERSION = 7
 LARGE = 10_000_000  # bytes of text from which a message is printed, because encoding takes long
 PIECE = 8 << 20  # bytes of text that are encoded at once, by one process
 SHORT = 100_000  # bytes of documents that are encoded in batches
@@ -82,10 +84,10 @@ class Recipe:
 
     def hash_text(self, data_dir: Path) -> str:
         paths = dict.fromkeys(part.path for part in self.slices)
-        cuts = [(str(part.path), *part.bounds) for part in self.slices]
+        places = [(str(part.path), *part.bounds) for part in self.slices]
         chunks = (chunk for part in self.slices for chunk in part.chunks())
         try:
-            return cache_result(["sha256", cuts], paths, data_dir, partial(hash_chunks, chunks))
+            return cache_result(["sha256", places], paths, data_dir, partial(hash_chunks, chunks))
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
 

@@ -1,7 +1,7 @@
-"""A prepared text: its ids are memory-mapped.
+"""A prepared text, written, verified, opened or copied from a URL; and a text to be scored.
 
-A store has manifest.json, vocab.json and, of each split, SPLIT.ids and SPLIT.starts: the ids, and
-the positions where documents begin.
+A store has manifest.json, vocab.json and, of each split, SPLIT.ids and SPLIT.starts: the ids, which
+are memory-mapped, and the positions where documents begin. A TaskStore has the same methods.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .vocab.base import Piece, Vocabulary, load_vocabulary
 if TYPE_CHECKING:
     from .tasks import TaskStore
 
-AT_ONCE = 1 << 20  # tokens that are read at once
-START = np.dtype("<i8")
+AT_ONCE = 1 << 20  # tokens of a text to be scored that are read at once
+START = np.dtype("<i8")  # of the positions where documents begin
 FILES = ("vocab.json", *(f"{split}.{kind}" for split in SPLITS for kind in ("ids", "starts")))
 COUNTED = ("bytes", "tokens", "unknown", "n_document")
 MANIFEST = {"text": str, "cuts": str, "checksum": str, "files": dict.fromkeys(FILES, str)}

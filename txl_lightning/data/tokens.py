@@ -1,5 +1,8 @@
 """Tokens by position in a text; reading orders and segment lengths.
 
+A checkpoint keeps how many segments were read, and the settings. So a change of what is drawn here
+would make resumed runs read other tokens, unnoticed.
+
 B rows   L positions in each
 """
 

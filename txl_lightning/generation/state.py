@@ -108,7 +108,7 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
     """Read the texts to their ends; return logits_BV of the next token, and the state."""
     h_BLD, state = read_tokens(reader, state, len(state))
     logits_BV = reader.head(h_BLD[:, -1])
-    if isinstance(state.memory, AdaptedMemory):
+    if isinstance(state.memory, AdaptedMemory) and state.memory.cache:
         doc_pos_B1 = state.doc_positions(len(state) - 1, len(state))
         logits_BV = state.memory.cache.mix(logits_BV, doc_pos_B1)
     if not logits_BV.amax(dim=-1).isfinite().all():

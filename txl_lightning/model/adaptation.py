@@ -13,7 +13,7 @@ B rows   L segment   D width
 from __future__ import annotations
 
 import copy
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -125,9 +125,11 @@ class AdaptedReader:
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AdaptedMemory:
         is_possible = not self.use.rate or batch_size == 1
         require(is_possible, "rate", self.use.rate, f"0, or a single row, not {batch_size}")
-        cache = StateCache(*astuple(self.use)[:3]) if self.use.cache_len else None
+        use = self.use
+        cache = StateCache(use.cache_len, use.cache_theta, use.cache_weight)
         with torch.inference_mode(False):
-            return AdaptedMemory(self.inner.empty_memory(batch_size, lengths), cache)
+            memory = self.inner.empty_memory(batch_size, lengths)
+        return AdaptedMemory(memory, cache if use.cache_len else None)
 
     def hidden(
         self,

@@ -136,6 +136,7 @@ class StateCache:
                 weight_QS = self.workspace.get("weights", (len(own_Q1), stop - start), query_BLD)
                 key_DS = self.slots.key_BDC[row, :, start:stop]
                 slot_S = torch.arange(start, stop)
+                # No maximum is subtracted: `Adaptation` keeps theta at most 75.
                 torch.mm(query_BLD[row, queries], key_DS, out=weight_QS).exp_()
                 # Slots that some of these queries do not see are at either end.
                 left, right = int(begin_Q1.max()) - start, int(own_Q1[0]) + 1 - start

@@ -2,8 +2,9 @@
 
 Lightning's epochs are no passes here: the loader of segments is endless, so that
 trainer.max_epochs becomes a number of steps. Only with limit_train_batches, overfit_batches or
-fast_dev_run has an epoch a number of segments. Private members of Lightning's loops are used in
-this file only.
+fast_dev_run has an epoch a number of segments. Private members of the Trainer, its loops and its
+connectors are used in this file only; training_state.py and callbacks/checkpointing.py also change
+what loops have saved.
 """
 
 import math

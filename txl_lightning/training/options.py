@@ -281,7 +281,7 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
         CorpusConfig(**settings.data.as_dict())
     if settings.weights_only is False:
         raise ValueError("weights_only: invalid false; a checkpoint must run no code")
-    check_batches(settings.trainer)
+    make_batches_whole(settings.trainer)
     check_duration(settings)
 
 
@@ -304,7 +304,7 @@ def check_duration(settings: Namespace) -> None:
     check_least_steps(least, steps)
 
 
-def check_batches(trainer: Namespace) -> None:
+def make_batches_whole(trainer: Namespace) -> None:
     """Make numbers of batches whole; refuse fractions of a text that has no end.
 
     Lightning takes whole numbers and fractions, and which of the two a number becomes depends on

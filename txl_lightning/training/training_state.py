@@ -128,7 +128,8 @@ class TrainingStateCheckpoint(Callback):
             module.started_at -= checkpoint.get("seconds", 0.0)
             saved = checkpoint["loops"]["fit_loop"]["state_dict"]
             if "read_as" in (saved.get("combined_loader") or [{}])[0]:
-                # Removed: Lightning sometimes forgets it, and otherwise would warn a second time.
+                # Removed, after `PassLimit.load` has read it in the module's hook: Lightning
+                # sometimes forgets it, and otherwise would warn a second time.
                 [self.position] = saved.pop("combined_loader")
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
