@@ -31,7 +31,7 @@ USUAL = {"cache_len": 0, "cache_theta": 40.0, "cache_weight": 0.4, "rate": 0.0, 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What is learned from a text while it is scored; None is the usual value.
+    """Settings of learning from a text while it is scored; None is the usual value.
 
     >>> Adaptation(cache_len=2000, rate=0.1).describe()
     'cache_len 2000, cache_theta 40, cache_weight 0.4, rate 0.1, decay 0'

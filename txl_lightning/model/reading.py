@@ -17,7 +17,7 @@ from .inference import Reader
 
 
 class Segment(Protocol):
-    """What a network reads of `data/stream.py`'s Segment."""
+    """The part of `data/stream.py`'s Segment that a network reads."""
 
     tokens_BL: Tensor
     targets_BL: Tensor

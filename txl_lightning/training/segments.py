@@ -80,10 +80,7 @@ def recompute_layers(net: Network) -> None:
     """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
     require_transformer_xl(net, "model.recompute", "true")
     if not isinstance(net.call_layer, partial):
-        # As in model/adaptive.py: torch 2.11 compares an empty tensor that has no effect.
-        net.call_layer = partial(
-            checkpoint, net.call_layer, use_reentrant=False, determinism_check="none"
-        )
+        net.call_layer = partial(checkpoint, net.call_layer, use_reentrant=False)
 
 
 def segment_loss(
@@ -105,9 +102,7 @@ def segment_loss(
     for start in range(0, n_row, part_len):
         rows = slice(start, start + part_len)
         inputs = net, segment.rows(rows), memory.rows(rows)
-        part_BL, part_memory = checkpoint(
-            segment_loss, *inputs, use_reentrant=False, determinism_check="none"
-        )
+        part_BL, part_memory = checkpoint(segment_loss, *inputs, use_reentrant=False)
         nats.append(part_BL)
         memories.append(part_memory.tensors())
     return torch.cat(nats), memory.restore(join_rows(part_memory, memories))

@@ -23,7 +23,7 @@ LONG_FRACTION = 0.05  # of the time, which a validation may take before it is me
 
 @dataclass(frozen=True)
 class Times:
-    """What a run has used of its time; the same on all ranks, and stored in checkpoints."""
+    """The time that a run has used; the same on all ranks, and stored in checkpoints."""
 
     elapsed: float = 0.0
     """Seconds of the run and its parts before a resume."""
@@ -72,7 +72,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Plan:
-    """What remains of a run, as functions of its times and its step."""
+    """The rest of a run, as functions of its times and its step."""
 
     seconds: float
     max_steps: int
