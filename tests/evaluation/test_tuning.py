@@ -56,7 +56,7 @@ def test_rows_and_networks_without_states_have_what_they_can(make_net, own_packa
     assert (chosen.rate > 0, chosen.cache_len) == (True, 0)
 
 
-def test_half_of_the_time_is_for_the_cache_and_half_for_the_rate(make_net, text, monkeypatch):
+def test_a_quarter_of_the_time_is_for_the_cache_and_the_rest_for_the_rate(make_net, text, monkeypatch):
     ways = [Protocol(tgt_len=10), Protocol(tgt_len=10, rate=0.1)]
     # The clock is read at the beginning and after each segment.
     assert score_in_turns(make_net(), text, ways, 3.0, count().__next__)[0] == 30
@@ -69,7 +69,7 @@ def test_half_of_the_time_is_for_the_cache_and_half_for_the_rate(make_net, text,
     monkeypatch.setattr(tuning, "read_in_turns", read)
     for fields in ({}, {"rate": 0.0}, {"cache_len": 0}):
         choose_adaptation(make_net(), text, Protocol(**fields), 90)
-    assert given == [45, 45, 90, 90]
+    assert given == [22.5, 67.5, 90, 90]
 
 
 def test_a_rate_that_breaks_the_network_is_not_chosen(make_net, text, monkeypatch):
