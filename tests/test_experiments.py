@@ -135,14 +135,6 @@ def test_a_slowdown_beyond_the_tolerance_is_named(bench):
     assert "nothing to compare" in summary.compare(record, faster, 0.25)[0][0]
 
 
-@pytest.mark.slow
-def test_segments_that_adapt_are_timed_beside_static_ones(run_experiment):
-    shown = run_experiment("speed.adapted", "--rounds", 2, "--cache_len", 1000)
-    kinds = ("static", "cache", "dynamic", "cache, dynamic", "training step")
-    assert [line[:15].strip() for line in shown.splitlines()] == [*kinds]
-    assert shown.splitlines()[0].endswith("1.00 times static")
-
-
 def test_the_products_of_a_step_match_the_usual_flop_count():
     for case in CASES:
         flops = sum(2 * np.prod(np.array(product, float)) for product in case.products())

@@ -30,8 +30,7 @@ from experiments.speed import contestants
 from experiments.speed.cases import CASES, Case
 from experiments.speed.command import make_parser, parse_args, write_results
 from experiments.speed.figures import draw_bench
-from experiments.speed.processes import start_workers
-from experiments.speed.steps import Steps
+from experiments.speed.steps import Steps, call_here, start_workers
 from experiments.speed.summary import compare, format_case, summarize
 from experiments.speed.timing import Machine, time_workers
 from txl_lightning.machine import commit
@@ -123,7 +122,9 @@ def measure_case(
         if "ours" in failures:
             return None
         times = time_workers(workers, machine, args, needs_sums)
-        details = {name: worker.call("describe") for name, worker in workers.items()}
+        details = {
+            name: worker.submit(call_here, "describe").result() for name, worker in workers.items()
+        }
     nats_by_name = {name: detail.pop("nats") for name, detail in details.items()}
     for name, nats_BL in nats_by_name.items():
         # Where the weights are ours, so must be the nats.

@@ -1,6 +1,13 @@
-"""A contestant's steps, as a process of its own takes them."""
+"""A contestant's steps, as a process of its own takes them, so that each has its own memory."""
 
+import multiprocessing
+import os
+import sys
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -10,14 +17,65 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import AdamW
+from torch.profiler import ProfilerActivity, profile
 
 from experiments.speed import contestants
 from experiments.speed.cases import Case
-from experiments.speed.timing import Operations
 from txl_lightning.machine import peak_memory
 
 TURN_STEPS = 20  # most steps of a turn
 CPU = torch.device("cpu")
+FORKS = multiprocessing.get_context("forkserver")
+# Imported once; a process that is forked before torch starts threads may start its own.
+FORKS.set_forkserver_preload(["torch", "txl_lightning.model"])
+Workers = Mapping[str, ProcessPoolExecutor]
+"""A process for each contestant, which has one object."""
+made: list[Any] = []
+"""The object of this process."""
+
+
+@contextmanager
+def start_workers(
+    makers: Mapping[str, tuple[Any, ...]], failures: dict[str, str], trees: Mapping[str, Path]
+) -> Iterator[Workers]:
+    """Start a process for each function with arguments; one that fails is named in `failures`.
+
+    Those named in `trees` import another checkout of this project.
+    """
+    workers = {}
+    with ExitStack() as stack:
+        for name, (make, *arguments) in makers.items():
+            # Another tree is imported by a process that has imported nothing yet.
+            context = multiprocessing.get_context("spawn") if name in trees else FORKS
+            worker = stack.enter_context(ProcessPoolExecutor(1, context))
+            try:
+                with import_first_from(trees.get(name)):
+                    worker.submit(make_here, make, arguments).result()
+                workers[name] = worker
+            # Others fail by errors of any class; they are left out.
+            except Exception as error:
+                failures[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                worker.shutdown()
+        yield workers
+
+
+@contextmanager
+def import_first_from(tree: Path | None) -> Iterator[None]:
+    """Let processes that are started here import from a tree before all others."""
+    path = sys.path.copy()
+    sys.path[:0] = [str(tree.resolve())] if tree else []
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
+def make_here(make: Callable[..., Any], arguments: list[Any]) -> None:
+    made.append(make(*arguments))
+
+
+def call_here(method: str, *arguments: Any) -> Any:
+    return getattr(made[0], method)(*arguments)
 
 
 class Steps:
@@ -93,3 +151,42 @@ def draw_text(case: Case, tgt_len: int | None = None, seed: int = 0) -> Tensor:
     shape = (case.rows, (tgt_len or case.tgt_len) + 1)
     draw = torch.Generator().manual_seed(seed)
     return torch.randint(case.config.n_token, shape, generator=draw)
+
+
+class Operations:
+    """The times of a step's operations, each told apart by its name and its inputs' shapes.
+
+    A time is the operation's own, without that of the operations that it calls. Python's time is
+    left out.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self.steps = 0
+
+    def add(self, step: Callable[[], Any]) -> None:
+        activities = [ProfilerActivity.CPU]
+        with silence_stderr(), profile(activities=activities, record_shapes=True) as profiled:
+            step()
+        self.steps += 1
+        for event in profiled.events():
+            if "::" in event.name:
+                key = (event.name, str(event.input_shapes))
+                self.seconds[key].append(1e-6 * event.self_cpu_time_total)
+
+    def total(self) -> float:
+        """Return the seconds of a step: the sum of count x fastest time."""
+        return sum(len(each) / self.steps * min(each) for each in self.seconds.values())
+
+
+@contextmanager
+def silence_stderr() -> Iterator[None]:
+    """Keep the profiler's library from writing to the terminal."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

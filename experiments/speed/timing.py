@@ -1,19 +1,13 @@
 """Times of contestants that take turns, on a machine that is watched for other work."""
 
 import argparse
-import os
 import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
-from experiments.speed.processes import Worker
+from experiments.speed.steps import Workers, call_here
 
 STEPS, SUMS = "fastest step", "sum over operations, one thread"
 SPOILT_SPREAD, SPOILT_MEDIAN, SPOILT_LOAD = 1.25, 1.5, 1.0
@@ -95,14 +89,15 @@ class Times:
 
 
 def time_workers(
-    workers: dict[str, Worker], machine: Machine, args: argparse.Namespace, needs_sums: bool = False
+    workers: Workers, machine: Machine, args: argparse.Namespace, needs_sums: bool = False
 ) -> Times:
     """Let workers take turns; a product is timed before each turn."""
     seconds: dict[str, list[float]] = {name: [] for name in workers}
     for _ in range(args.rounds):
         for name, worker in workers.items():
             machine.watch()
-            seconds[name] += worker.call("take_turn", 0 if args.fast else TURN_S)
+            least_s = 0 if args.fast else TURN_S
+            seconds[name] += worker.submit(call_here, "take_turn", least_s).result()
     spoilt = machine.find_disturbance(seconds)
     if not (spoilt or needs_sums):
         return Times(seconds, machine, spoilt)
@@ -110,44 +105,5 @@ def time_workers(
     for _ in range(1 if args.fast else SUM_ROUNDS):
         for name, worker in workers.items():
             single.watch()
-            sums[name] = worker.call("sum_operations", 2)
+            sums[name] = worker.submit(call_here, "sum_operations", 2).result()
     return Times(seconds, machine, spoilt, sums, single)
-
-
-class Operations:
-    """The times of a step's operations, each told apart by its name and its inputs' shapes.
-
-    A time is the operation's own, without that of the operations that it calls. Python's time is
-    left out.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self.steps = 0
-
-    def add(self, step: Callable[[], Any]) -> None:
-        activities = [ProfilerActivity.CPU]
-        with silence_stderr(), profile(activities=activities, record_shapes=True) as profiled:
-            step()
-        self.steps += 1
-        for event in profiled.events():
-            if "::" in event.name:
-                key = (event.name, str(event.input_shapes))
-                self.seconds[key].append(1e-6 * event.self_cpu_time_total)
-
-    def total(self) -> float:
-        """Return the seconds of a step: the sum of count x fastest time."""
-        return sum(len(each) / self.steps * min(each) for each in self.seconds.values())
-
-
-@contextmanager
-def silence_stderr() -> Iterator[None]:
-    """Keep the profiler's library from writing to the terminal."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
