@@ -1,9 +1,9 @@
-"""experiments/speed/window.py: timers time what they should, and disturbed times are reported."""
+"""experiments/speed/table_9.py: timers time what they should, and disturbed times are reported."""
 
 import pytest
 import torch
 
-from experiments.speed import window
+from experiments.speed import table_9
 from txl_lightning.model import CachedReader
 
 
@@ -26,24 +26,24 @@ def test_a_segment_after_a_full_memory_or_a_window_alone_is_timed_with_its_softm
     make_net, monkeypatch
 ):
     net = make_net()
-    monkeypatch.setattr(window, "make_reader", RecordingReader)
-    monkeypatch.setattr(window, "read_clock", recorded("clock", window.read_clock))
+    monkeypatch.setattr(table_9, "make_reader", RecordingReader)
+    monkeypatch.setattr(table_9, "read_clock", recorded("clock", table_9.read_clock))
     monkeypatch.setattr(net.head, "forward", recorded("softmax", net.head.forward))
     with torch.inference_mode():
-        timers = window.time_segments(net, 20, 4), window.time_windows(net, 20)
+        timers = table_9.time_segments(net, 20, 4), table_9.time_windows(net, 20)
         for timer, read in zip(timers * 2, [(4, 20), (20, 0)] * 2, strict=True):
             assert next(timer) > 0
             assert calls[-4:] == ["clock", read, "softmax", "clock"]
 
 
 def fake_times(monkeypatch, name: str, seconds) -> None:
-    monkeypatch.setattr(window, name, lambda *_: iter(seconds))
+    monkeypatch.setattr(table_9, name, lambda *_: iter(seconds))
 
 
 def test_fastest_token_counts_after_a_first_round(make_net, monkeypatch):
     fake_times(monkeypatch, "time_segments", [0.001, 0.001, 0.004, 0.008, 0.016, 0.008])
     fake_times(monkeypatch, "time_windows", [0.1, 0.3, 0.5])
-    (row,) = window.compare_with_window(make_net(), [800], tgt_len=4, segments=4, positions=2)
+    (row,) = table_9.compare_with_window(make_net(), [800], tgt_len=4, segments=4, positions=2)
     expected = {"memory_ms_per_token": 1, "memory_median_ms": 2, "segments": 4}
     expected |= {"window_ms_per_token": 300, "window_median_ms": 400, "window_positions": 2}
     expected |= {"speedup": 300, "published_speedup": 363, "attention_len": 800, "tgt_len": 4}
@@ -63,4 +63,4 @@ def test_times_lengthened_by_other_processes_are_disturbed(change, expected):
     first = {"attention_len": 8, "memory_ms_per_token": 1, "memory_median_ms": 1.2}
     first |= {"window_ms_per_token": 10, "window_median_ms": 11}
     second = {name: 2 * value for name, value in first.items()}
-    assert window.is_disturbed([first, second | change]) is expected
+    assert table_9.is_disturbed([first, second | change]) is expected

@@ -9,10 +9,8 @@ train.py, with our initial weights of the same seed and the same segments, so th
 of dropout differ; its masks are made boolean, without which it does not run on today's PyTorch.
 """
 
-import sys
 import time
 from argparse import Namespace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from experiments import common
-from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig
-from txl_lightning.checkpoints.contents import export_weights
-from txl_lightning.convert.original import SAME_NAME, map_original_weights
+from experiments.speed.contestants import build_original
+from txl_lightning import CorpusDataModule, TransformerXLConfig
 
 KINDS = ("ours", "original")
 SEGMENT, ROWS, STEPS, RATE, CLIP = 64, 16, 2930, 5e-4, 0.25
@@ -84,7 +81,7 @@ def measure_original(args: Namespace, seed: int) -> dict[str, Any]:
     data = CorpusDataModule(**choose_data(args))
     torch.manual_seed(seed)
     ours = TransformerXLConfig(n_token=data.vocab.n_token, **choose_net(args)).build()
-    net = build_original(args.original, ours)
+    net = build_original(args.original, ours, SEGMENT)
     began = time.monotonic()
     train_original(net, data.train_dataloader().stream, count_steps(args))
     seconds = time.monotonic() - began
@@ -92,21 +89,6 @@ def measure_original(args: Namespace, seed: int) -> dict[str, Any]:
     nats = score_original(net, data, 2000 if args.fast else None)
     fields = {"text": data.store.manifest["text"], "parameters": parameters}
     return fields | {"nats": nats, "training_seconds": seconds}
-
-
-def build_original(folder: Path, ours: TransformerXL) -> nn.Module:
-    """Return the original's network with the weights of ours."""
-    folder = folder if (folder / "mem_transformer.py").exists() else folder / "pytorch"
-    sys.path[:0] = [str(folder), str(folder / "utils")]
-    torch.version.cuda = torch.version.cuda or "0.0"
-    torch.Tensor.byte = lambda self: self.bool()
-    keywords = {name: getattr(ours.config, name) for name in SAME_NAME}
-    keywords |= {"tgt_len": SEGMENT, "ext_len": 0, "pre_lnorm": False, "clamp_len": -1}
-    keywords |= {"cutoffs": [*ours.config.cutoffs], "tie_projs": [False] + [True] * 2}
-    net = import_module("mem_transformer").MemTransformerLM(**keywords)
-    weights = export_weights(ours.state_dict(), map_original_weights(ours.config))
-    net.load_state_dict(net.state_dict() | weights)
-    return net
 
 
 def train_original(net: nn.Module, stream: Any, steps: int) -> None:

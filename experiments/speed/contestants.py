@@ -101,27 +101,37 @@ def type_as(self: Tensor, other=None, dtype=None, of=torch.Tensor.type_as) -> Te
 
 
 class Original:
-    """The paper's PyTorch code; its masks are made boolean, without which it does not run."""
+    """The paper's PyTorch code."""
 
     def __init__(self, case: Case, path: Path) -> None:
-        folder = path if (path / "mem_transformer.py").exists() else path / "pytorch"
-        sys.path[:0] = [str(folder), str(folder / "utils")]
-        torch.version.cuda = torch.version.cuda or "0.0"
-        torch.Tensor.byte = lambda self: self.bool()
-        net = our_network(case)
-        config = net.config
-        keywords = {name: getattr(config, name) for name in SAME_NAME}
-        keywords |= {"tgt_len": case.tgt_len, "ext_len": 0, "pre_lnorm": config.norm == "pre"}
-        keywords |= {"clamp_len": config.clamp_len or -1, "same_length": bool(config.same_length)}
-        self.net = import_module("mem_transformer").MemTransformerLM(**keywords)
-        weights = export_weights(net.state_dict(), map_original_weights(config))
-        self.net.load_state_dict(self.net.state_dict() | weights)
+        self.net = build_original(path, our_network(case), case.tgt_len)
         self.memory: tuple[Tensor, ...] = ()
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         of = tokens_BL.t().contiguous(), targets_BL.t().contiguous()
         nats_LB, *self.memory = self.net(*of, *self.memory)
         return nats_LB.t()
+
+
+def build_original(folder: Path, ours: TransformerXL, tgt_len: int) -> nn.Module:
+    """Return the original's network with our weights.
+
+    Its masks are made boolean, without which it does not run on today's PyTorch.
+    """
+    folder = folder if (folder / "mem_transformer.py").exists() else folder / "pytorch"
+    sys.path[:0] = [str(folder), str(folder / "utils")]
+    torch.version.cuda = torch.version.cuda or "0.0"
+    torch.Tensor.byte = lambda self: self.bool()
+    config = ours.config
+    keywords = {name: getattr(config, name) for name in SAME_NAME}
+    keywords |= {"tgt_len": tgt_len, "ext_len": 0, "pre_lnorm": config.norm == "pre"}
+    keywords |= {"clamp_len": config.clamp_len or -1, "same_length": bool(config.same_length)}
+    keywords |= {"cutoffs": [*config.cutoffs]}
+    keywords |= {"tie_projs": [False] + [True] * len(config.cutoffs)}
+    net = import_module("mem_transformer").MemTransformerLM(**keywords)
+    weights = export_weights(ours.state_dict(), map_original_weights(config))
+    net.load_state_dict(net.state_dict() | weights)
+    return net
 
 
 class XTransformers:
