@@ -14,7 +14,7 @@ import torch
 from torch import einsum
 from torch.nn import functional as F
 
-from experiments.gpu import candidates, check, correctness, golden, parts, speed
+from experiments.gpu import candidates, check, correctness, parts, speed
 from experiments.gpu.trainer import judge_resume
 from experiments.speed.contestants import has
 from tests.helpers.waiting import wait_until
@@ -179,7 +179,7 @@ def test_the_reference_is_computed_on_the_cpu_in_float64_for_any_device(monkeypa
 
 @pytest.mark.filterwarnings("ignore:.*cannot be verified")
 def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_with_each_kernel():
-    found = list(golden.compare_golden(smoke=True, ends_at=math.inf))
+    found = list(parts.compare_golden(smoke=True, ends_at=math.inf))
     kinds = Counter(row["dtype"] for row in found)
     assert kinds == {"torch.float64": 1, "torch.float32": len(candidates.KERNELS) - 1}
     assert all(row["right"] and row["files"] == 2 for row in found)
@@ -198,7 +198,7 @@ def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_wit
 def test_outputs_of_the_original_find_a_broken_kernel_in_float32(monkeypatch, fault):
     monkeypatch.setitem(candidates.KERNELS, "broken", BROKEN[fault])
     names = ["default", "prenorm_longmem_clamp"]
-    assert golden.find_wrong("broken", torch.float32, 1e-3, names).keys() == {*names}
+    assert parts.compare_files("broken", torch.float32, 1e-3, names)["wrong"].keys() == {*names}
 
 
 def test_a_run_that_lost_its_generator_does_not_resume_exactly_whatever_the_kernel():

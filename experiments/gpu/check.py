@@ -67,7 +67,7 @@ SECOND = {
     "inference": Part("speed.measure_inference", 40),
     "resume": Part("trainer.resume_twice", 60),
     "tests": Part("parts.run_gpu_tests", 90),
-    "golden": Part("golden.compare_golden", 40),
+    "golden": Part("parts.compare_golden", 40),
     "kernel matmul": Part("parts.compare_kernels", 40, "matmul"),
 }
 CALLS = {"first": FIRST, "second": SECOND, "all": FIRST | SECOND}

@@ -1,17 +1,20 @@
 """Is it right? Parts of check.py: each yields its findings, and begins nothing after `ends_at`."""
 
+import importlib.util
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from experiments.gpu import correctness
-from experiments.gpu.candidates import KERNELS
+from experiments.gpu.candidates import KERNELS, use_kernel
+from txl_lightning.convert import load_original
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -24,6 +27,10 @@ GPU_TESTS = [
 OUTCOME = re.compile(r"(tests/\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR)\b")
 
 Findings = Iterator[dict[str, Any]]
+GOLDEN_RUNS = [("sdpa", torch.float64, 1e-5)]
+GOLDEN_RUNS += [(kernel, torch.float32, 1e-3) for kernel in KERNELS if kernel != "auto"]
+"""Kernels, precisions and tolerances in nats: the network once in float64, to the rounding of the
+files, and each kernel in float32; Triton's has no float64."""
 
 
 def compare_kernels(kernel: str, smoke: bool, ends_at: float) -> Findings:
@@ -65,10 +72,50 @@ def run_gpu_tests(smoke: bool, ends_at: float) -> Findings:
     yield {"exit_code": process.returncode, "right": process.returncode == 0}
 
 
-def try_to(measure: Callable[..., dict], *arguments: Any) -> dict[str, Any]:
-    """Return what a function finds, or its error as a finding that is not right."""
+def compare_golden(smoke: bool, ends_at: float) -> Findings:
+    """Compare nats and memory with outputs of the original code, for each kernel."""
+    names = sorted(path.stem for path in (ROOT / "tests/golden/original").glob("*.npz"))
+    names = names[:2] if smoke else names
+    for kernel, dtype, tolerance in GOLDEN_RUNS:
+        row = {"kernel": kernel, "dtype": str(dtype)}
+        yield try_in_time(ends_at, row, compare_files, kernel, dtype, tolerance, names)
+
+
+def compare_files(
+    kernel: str, dtype: torch.dtype, tolerance: float, names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the files that a network with this kernel does not equal, and their errors."""
+    golden, wrong = load_golden(), {}
+    for name in names:
+        file = golden.Golden(f"original/{name}")
+        net = load_original(file.weights, file.args).to(DEVICE)
+        use_kernel(net, kernel)
+        try:
+            with torch.no_grad():
+                file.check(net, dtype, tolerance)
+        # Any error is a wrong file of this kernel; the others are still compared.
+        except Exception as error:
+            wrong[name] = f"{type(error).__name__}: {error}"[:300]
+    return {"files": len(names), "right": not wrong, "wrong": wrong}
+
+
+def load_golden() -> ModuleType:
+    """Import the fixtures of tests/convert, which is not a package."""
+    path = ROOT / "tests" / "convert" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("golden", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def try_in_time(
+    ends_at: float, about: dict[str, Any], measure: Callable[..., dict], *arguments: Any
+) -> dict[str, Any]:
+    """Return a finding: what a function finds, its error, or that no time was left."""
+    if time.monotonic() > ends_at:
+        return about | NO_TIME
     try:
-        return measure(*arguments)
+        return about | measure(*arguments)
     # Other packages fail by errors of any class; none may end the measurements of the rest.
     except Exception as error:
-        return {"right": False, "error": f"{type(error).__name__}: {error}"[:300]}
+        return about | {"right": False, "error": f"{type(error).__name__}: {error}"[:300]}

@@ -1,13 +1,12 @@
 """What takes the time of a training step, on the device and on the host? A part of check.py."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from experiments.gpu.parts import DEVICE, NO_TIME, Findings, try_to
+from experiments.gpu.parts import DEVICE, Findings, try_in_time
 from experiments.gpu.speed import PUBLISHED, load_published, make_step, seconds_of
 
 N_ROW = 25  # kernels or operators that are listed
@@ -18,11 +17,9 @@ def profile_steps(smoke: bool, ends_at: float) -> Findings:
     for name in list(PUBLISHED)[:2]:
         for compiles in (False,) if smoke else (False, True):
             about = {"config": name, "compiled": compiles}
-            if time.monotonic() > ends_at:
-                yield about | NO_TIME
-            else:
-                step = make_step(load_published(name, smoke), compiles=compiles)
-                yield about | try_to(profile_step, step) | try_to(list_host_operators, step)
+            step = make_step(load_published(name, smoke), compiles=compiles)
+            yield try_in_time(ends_at, about, profile_step, step)
+            yield try_in_time(ends_at, about, list_host_operators, step)
 
 
 def profile_step(step: Callable[[], Tensor], count: int = 10) -> dict[str, Any]:

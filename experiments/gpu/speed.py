@@ -16,8 +16,9 @@ import yaml
 from torch import Tensor, nn
 
 from experiments.gpu.candidates import use_kernel
-from experiments.gpu.parts import DEVICE, NO_TIME, ROOT, Findings, try_to
-from experiments.speed.cases import count_flops
+from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
+from experiments.speed import contestants
+from experiments.speed.cases import Case, count_flops
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import make_reader
 
@@ -91,7 +92,7 @@ def measure_costs(smoke: bool, ends_at: float) -> Findings:
 def measure_speed(smoke: bool, ends_at: float) -> Findings:
     """Measure training of the published networks with kernel sdpa: forward, backward, update."""
     for name in PUBLISHED:
-        yield from measure_training(name, "sdpa", smoke, ends_at)
+        yield measure_training(name, "sdpa", smoke, ends_at)
 
 
 def measure_candidates(smoke: bool, ends_at: float) -> Findings:
@@ -99,10 +100,10 @@ def measure_candidates(smoke: bool, ends_at: float) -> Findings:
     training = load_published("paper/enwik8_base", smoke)
     if DEVICE == "cuda":
         about = {"config": "paper/enwik8_base", "kernel": "sdpa", "captured": True}
-        yield about | try_to(lambda: time_steps(capture_step(training), training, 2.0))
+        yield try_in_time(ends_at, about, lambda: time_steps(capture_step(training), training, 2.0))
     for name in list(PUBLISHED)[:3]:
         for kernel in ("sdpa", "triton", "matmul"):
-            yield from measure_training(name, kernel, smoke, ends_at, seconds=2.0)
+            yield measure_training(name, kernel, smoke, ends_at, seconds=2.0)
 
 
 def capture_step(training: Training) -> Callable[[], Tensor]:
@@ -137,20 +138,14 @@ def capture_step(training: Training) -> Callable[[], Tensor]:
 
 def measure_training(
     name: str, kernel: str, smoke: bool, ends_at: float, seconds: float = 4.0
-) -> Findings:
-    about = {"config": name, "kernel": kernel}
-    if time.monotonic() > ends_at:
-        yield about | NO_TIME
-        return
+) -> dict[str, Any]:
     training = load_published(name, smoke)
-    yield about | try_to(time_ours, training, kernel, 0.2 if smoke else seconds)
+    about = {"config": name, "kernel": kernel}
+    return try_in_time(ends_at, about, time_ours, training, kernel, 0.2 if smoke else seconds)
 
 
 def measure_peers(smoke: bool, ends_at: float) -> Findings:
     """Measure the same step of enwik8_base with each other implementation that is installed."""
-    from experiments.speed import contestants
-    from experiments.speed.cases import Case
-
     config, tgt_len, batch_size = load_published("paper/enwik8_base", smoke)
     fields = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "dropout")
     sizes = {name: getattr(config, name) for name in fields}
@@ -160,10 +155,8 @@ def measure_peers(smoke: bool, ends_at: float) -> Findings:
         about = {"config": "enwik8_base", "peer": name}
         if name in missing:
             yield about | {"not installed": missing[name]}
-        elif time.monotonic() > ends_at:
-            yield about | NO_TIME
         else:
-            yield about | try_to(time_peer, name, case, 0.2 if smoke else 4.0)
+            yield try_in_time(ends_at, about, time_peer, name, case, 0.2 if smoke else 4.0)
 
 
 def time_ours(training: Training, kernel: str, seconds: float) -> dict[str, Any]:
@@ -210,11 +203,9 @@ def make_step(
     return update_with(compute_nats, net.parameters(), training)
 
 
-def time_peer(name: str, case: Any, seconds: float) -> dict[str, Any]:
-    from experiments.speed.contestants import make_contestant
-
+def time_peer(name: str, case: Case, seconds: float) -> dict[str, Any]:
     with torch.device(DEVICE):
-        peer = make_contestant(name, case, None)
+        peer = contestants.make_contestant(name, case, None)
     training = Training(case.config, case.tgt_len, case.rows)
     step = update_with(peer, peer.net.train().parameters(), training)
     return time_steps(step, training, seconds)

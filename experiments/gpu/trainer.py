@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
 from experiments.gpu.candidates import use_kernel
-from experiments.gpu.parts import DEVICE, NO_TIME, ROOT, Findings, try_to
+from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.gpu.speed import Training, load_published, synchronize
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
 from txl_lightning.training import ranks  # noqa: F401 (it registers the strategy fsdp2)
@@ -41,18 +41,14 @@ def train_in_each_way(smoke: bool, ends_at: float) -> Findings:
     """Train in each way that a user may choose; what most users would choose comes first."""
     for config, name in RUNS:
         if DEVICE == "cuda" or name in ON_CPU:
-            yield from try_way(config, name, smoke, ends_at)
+            about = {"config": config, "way": name}
+            yield try_in_time(ends_at, about, try_way, config, name, smoke)
 
 
-def try_way(config: str, name: str, smoke: bool, ends_at: float) -> Findings:
-    about = {"config": config, "way": name}
-    if time.monotonic() > ends_at:
-        yield about | NO_TIME
-        return
+def try_way(config: str, name: str, smoke: bool) -> dict[str, Any]:
     training, steps = load_published(config, smoke), 6 if smoke else 60
     with tempfile.TemporaryDirectory() as folder:
-        run = partial(measure_training, **WAYS[name])
-        yield about | try_to(run, training, Path(folder), steps)
+        return measure_training(training, Path(folder), steps, **WAYS[name])
 
 
 class Clock(Callback):
@@ -91,11 +87,8 @@ def measure_training(
     )  # fmt: skip
     optim = OptimConfig(lr=1e-5, schedule="constant")
     model, clock = LanguageModel(training.config, optim, compile=compile), Clock(steps)
-    trainer = Trainer(
-        accelerator="auto", devices=1, precision=precision, strategy=strategy, max_steps=steps,
-        max_epochs=-1, limit_val_batches=0, gradient_clip_val=0.25, use_distributed_sampler=False,
-        callbacks=[clock], default_root_dir=folder, **dict.fromkeys(QUIET, False),
-    )  # fmt: skip
+    how = {"precision": precision, "strategy": strategy, "callbacks": [clock]}
+    trainer = make_trainer(folder, steps, **how)
     trainer.fit(model, datamodule=data)
     first, third, last = clock.times
     n_step = clock.measured[2] - clock.measured[1]
@@ -107,22 +100,31 @@ def measure_training(
     }
 
 
+def make_trainer(folder: Path, max_steps: int, **settings: Any) -> Trainer:
+    return Trainer(
+        accelerator="auto", devices=1, max_steps=max_steps, max_epochs=-1, limit_val_batches=0,
+        gradient_clip_val=0.25, use_distributed_sampler=False, default_root_dir=folder,
+        **dict.fromkeys(QUIET, False), **settings,
+    )  # fmt: skip
+
+
 def resume_twice(smoke: bool, ends_at: float) -> Findings:
     """Train ten steps whole, and as four and six: are all weights the same?"""
     runs = [("matmul", False)] if smoke else [("sdpa", False), ("matmul", False)]
     for kernel, deterministic in [*runs, ("sdpa", True)]:
         row = {"kernel": kernel, "deterministic": deterministic}
-        if time.monotonic() > ends_at:
-            yield row | NO_TIME
-            continue
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            run = partial(train, kernel, deterministic=deterministic)
-            start, _ = run(Path(folder) / "start", 0)
-            whole, _ = run(Path(folder) / "whole", 10)
-            again, _ = run(Path(folder) / "again", 10)
-            _, path = run(Path(folder) / "first", 4)
-            resumed, _ = run(Path(folder) / "rest", 10, path)
-        yield row | judge_resume(start, whole, again, resumed)
+        yield try_in_time(ends_at, row, resume, kernel, deterministic)
+
+
+def resume(kernel: str, deterministic: bool) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        run = partial(train, kernel, deterministic=deterministic)
+        start, _ = run(Path(folder) / "start", 0)
+        whole, _ = run(Path(folder) / "whole", 10)
+        again, _ = run(Path(folder) / "again", 10)
+        _, path = run(Path(folder) / "first", 4)
+        resumed, _ = run(Path(folder) / "rest", 10, path)
+    return judge_resume(start, whole, again, resumed)
 
 
 def judge_resume(start: Weights, whole: Weights, again: Weights, resumed: Weights) -> dict:
@@ -157,11 +159,7 @@ def train(
         path=str(ROOT / "CONTRIBUTING.md"), data_dir=str(folder), tgt_len=24, batch_size=4
     )
     precision = "bf16-mixed" if DEVICE == "cuda" else "32-true"
-    trainer = Trainer(
-        accelerator="auto", devices=1, precision=precision, max_steps=max_steps, max_epochs=-1,
-        limit_val_batches=0, gradient_clip_val=0.25, use_distributed_sampler=False,
-        deterministic=deterministic, default_root_dir=folder, **dict.fromkeys(QUIET, False),
-    )  # fmt: skip
+    trainer = make_trainer(folder, max_steps, precision=precision, deterministic=deterministic)
     if max_steps:
         trainer.fit(model, datamodule=data, ckpt_path=ckpt_path)
         trainer.save_checkpoint(folder / "end.ckpt")
