@@ -11,7 +11,7 @@ and pages.py writes them.
 
 import json
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -26,6 +26,8 @@ from txl_lightning.analysis.plots import open_figure
 Records = Mapping[str, dict[str, Any]]
 Rows = Sequence[Sequence[Any]]
 BySeed = Mapping[int, float]
+Key = tuple[str, str]
+"""A kind of network, and a way of reading."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """For colour-blind readers: Okabe and Ito (2008)."""
 COMPRESSORS = {
@@ -138,23 +140,47 @@ def plot_seeds(axes: Any, places: Sequence[Any], rows: Rows, **style: Any) -> No
     axes.errorbar(places, means, yerr=bars, **{"markersize": 4, "capsize": 3} | style)
 
 
+def draw_curves(
+    path: Path,
+    title: str,
+    runs: Mapping[str, Sequence[dict[str, Any]]],
+    column: str,
+    count: Callable[[dict[str, Any]], float],
+    **labels: str,
+) -> None:
+    """Draw the curves of networks by name; `count` is what a step adds on the x axis."""
+    seeds = format_seeds(*map(len, runs.values()))
+    with draw_figure(path, f"{title} ({seeds})", **labels) as axes:
+        for name, found in runs.items():
+            if found:
+                places = [(step + 1) * count(found[0]) for step in found[0]["curve"]["steps"]]
+                plot_seeds(axes, places, [run["curve"][column] for run in found], label=name)
+
+
 @dataclass(frozen=True)
 class Readings:
-    """Values of networks by the way they are read, of which fewer are better."""
+    """Values of networks by the way they are read, of which fewer are better.
+
+    Its methods are those of a figures.py.
+    """
 
     key: str
     """The field of a record that has them."""
     unit: str
     margin: float
     """A difference that counts as none."""
-    names: Mapping[tuple[str, str], str]
-    """By kind of network and way of reading."""
+    names: Mapping[Key, str]
+    """Rows of the table, by kind of network and way of reading."""
+    contrasts: Mapping[str, tuple[Key, Key]]
+    picture: str
+    panels: Mapping[str, Mapping[Key, str]]
+    """Rows of each panel of the picture, by the panel's title."""
 
     def collect(self, records: Records, kind: str, way: str) -> BySeed:
         found = select(records, kind=kind)
         return {r["seed"]: r[self.key][way] for r in found if way in r[self.key]}
 
-    def list_rows(self, records: Records) -> Rows:
+    def list_tables(self, records: Records) -> list[Rows]:
         """Return a row for each reading, and for each compressor."""
         head = ["network and reading", "parameters", "updates", "training seconds"]
         rows = [[*head, f"{self.unit} (seeds)"]]
@@ -168,31 +194,38 @@ class Readings:
         for name, value in list_compressors(records).items():
             rows.append([name, "", "", "", f"{value:.3f}"])
         is_shown = [any(column) for column in zip(*rows[1:], strict=True)]
-        return [[*compress(row, is_shown)] for row in rows]
+        return [[[*compress(row, is_shown)] for row in rows]]
 
-    def compare(
-        self, records: Records, contrasts: Mapping[str, tuple[tuple[str, str], tuple[str, str]]]
-    ) -> list[Contrast]:
-        """Return contrasts by name, each of two readings."""
+    def list_contrasts(self, records: Records) -> list[Contrast]:
         return [
             compare(name, *(self.collect(records, *key) for key in pair), self.unit, self.margin)
-            for name, pair in contrasts.items()
+            for name, pair in self.contrasts.items()
         ]
 
-    def draw(self, records: Records, path: Path, title: str) -> None:
-        """Draw the values of each seed; those of compressors are gray."""
-        values = {name: self.collect(records, *key) for key, name in self.names.items()}
-        values = {name: [*found.values()] for name, found in values.items() if found}
-        if not values:
-            return
-        title = f"{title} ({count_seeds(*map(len, values.values()))})"
+    def draw(self, records: Records, folder: Path) -> None:
+        """Draw the values of each seed, a panel for each text; those of compressors are gray."""
+        panels = {
+            title: {name: self.collect(records, *key) for key, name in rows.items()}
+            for title, rows in self.panels.items()
+        }
+        panels = {title: rows for title, rows in panels.items() if any(rows.values())}
         others = list_compressors(records)
-        xlabel = f"{self.unit} (fewer is better; a dot is a seed)"
-        inches = 8, 0.3 * len(values | others) + 1
-        with draw_figure(path, title, *inches, xlabel=xlabel) as axes:
-            for name, found in values.items():
-                axes.plot(found, [name] * len(found), "o", color=COLOURS[0], alpha=0.7)
-            for name, value in others.items():
-                axes.plot(value, name, "D", color=COLOURS[-1])
-            axes.margins(y=0.5 / len(values | others))
-            axes.invert_yaxis()
+        if not panels:
+            return
+        n_line = len("\n".join([*next(iter(panels.values())), *others]).splitlines())
+        inches = 8, 0.28 * n_line + 1.2
+        path = folder / f"{self.picture}.png"
+        with open_figure(path, len(panels), inches) as every:
+            for axes, (title, rows) in zip(every, panels.items(), strict=True):
+                for name, found in rows.items():
+                    axes.plot([*found.values()], [name] * len(found), "o", color=COLOURS[0])
+                for name, value in others.items():
+                    axes.plot(value, name, "D", color=COLOURS[-1])
+                seeds = count_seeds(*(len(found) for found in rows.values() if found))
+                axes.set_title(f"{title} ({seeds})", fontsize=11)
+                axes.margins(x=0.1, y=0.5 / len(rows | others))
+                axes.locator_params(axis="x", nbins=5)
+            every[0].invert_yaxis()
+            every[0].figure.supxlabel(
+                f"{self.unit} (fewer is better; a dot is a seed)", fontsize=10
+            )

@@ -114,7 +114,7 @@ def test_novels_are_compared_with_the_better_reading_and_lengths_are_chosen_on_v
     found = novels_figures.list_contrasts(make_novels({1: 0.1, 4: 0.3}, long=0.05))
     # Without memory the window is better, on the validation books.
     assert list_effects(found) == {
-        "4 million tokens: memory against trained without memory, its better reading": [0.3, 0.3],
+        "4 million tokens: memory against trained without memory (its better reading)": [0.3, 0.3],
         "4 million tokens: memory against trained without memory": [0.4, 0.4],
         "1 million tokens: memory against trained without memory": [0.2, 0.2],
         "from 1 to 4 million tokens: growth of that saving": [0.2, 0.2],
@@ -135,7 +135,7 @@ def test_positions_are_compared_as_trained_and_by_what_four_times_the_memory_cos
     found = list_effects(novels_figures.list_contrasts(records))
     name = "4 million tokens: the paper's positions against Shaw's"
     assert found[name] == [0.2, 0.2]
-    assert found[f"{name}, cost of a memory of 256"] == [0.08, 0.06]
+    assert found[f"{name} (cost of a memory of 256)"] == [0.08, 0.06]
 
 
 @pytest.mark.parametrize("row", [MEMORY, LONG])
@@ -189,8 +189,8 @@ def test_effects_of_recurrence_are_percent_less_perplexity_by_seed():
         for seed in (11, 12)
     }
     found = list_effects(paper_figures.list_contrasts(records))
-    assert found["recurrence against none, in segments"] == [10.0, 10.0]
-    assert found["recurrence against none, best length"] == [20.0, 20.0]
+    assert found["recurrence against none (in segments)"] == [10.0, 10.0]
+    assert found["recurrence against none (best length)"] == [20.0, 20.0]
 
 
 def test_a_text_of_ones_own_has_no_recipe_in_experiments(tmp_path):
@@ -207,17 +207,22 @@ def test_a_text_of_ones_own_has_no_recipe_in_experiments(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("kind", "name", "expected"),
     [
         # Of the paper's Tables 6, 10 and 7.
-        ("memory", "27.02, 26.77"),
-        ("alone", "29.59, 29.02"),
-        ("long, equal updates", "28.43, 27.98"),
-        ("shuffled alone", "27.1"),
+        ("memory", "recurrence", "27.02, 26.77"),
+        ("alone", "none", "29.59, 29.02"),
+        ("long, equal updates", "none with longer segments (equal updates)", "28.43, 27.98"),
+        ("shuffled alone", "none on shuffled lines", "27.1"),
+        (
+            "early: none, half loss, Shaw's positions",
+            "early: none with half loss and Shaw's positions",
+            "30.5, 30.5",
+        ),
     ],
 )
-def test_a_kind_stands_beside_the_papers_row(kind, expected):
+def test_a_kind_stands_by_its_name_beside_the_papers_row(kind, name, expected):
     record = {"kind": kind, "seed": 1, "rate": 1, "tokens": 1, "best": 9.0, "segments": 9.0}
     [_, row] = paper_figures.list_kinds({"a": record})
-    assert row[0] == kind
+    assert row[0] == name
     assert expected in row

@@ -1,45 +1,51 @@
 """Tables and figure of memory at equal attention length, from results.json alone."""
 
-from pathlib import Path
-
-from experiments.contrasts import Contrast
-from experiments.results import Readings, Records, Rows
+from experiments.results import Readings
 
 TEXTS = {"python_source": "Python source", "enwik8_prefix": "enwik8's prefix"}
+OURS, ZERO = ("memory", "memory"), ("memory", "zero memory")
+SEGMENT, WINDOW = ("segment", "segments"), ("segment", "window")
 READINGS = {
-    ("memory", "memory"): "memory of 128, segments of 64",
-    ("memory", "zero memory"): "the same, zero memory at evaluation",
-    ("segment", "segments"): "segments of 192, trained without memory",
-    ("segment", "window"): "the same, sliding window (24 times the work)",
+    OURS: "memory of 128 and segments of 64",
+    ZERO: "the same with zero memory at evaluation",
+    SEGMENT: "segments of 192, trained without memory",
+    WINDOW: "the same by a sliding window (24 times the work)",
 }
-NAMES = {
-    (f"{text}, {net}", way): f"{title}: {name}"
-    for text, title in TEXTS.items()
-    for (net, way), name in READINGS.items()
-}
-BITS = Readings("bits_per_byte", "bits per byte", 0.01, NAMES)
 OTHERS = {
-    "segment 192, sliding window": ("segment", "window"),
-    "segment 192": ("segment", "segments"),
-    "zero memory at evaluation": ("memory", "zero memory"),
+    WINDOW: "a sliding window of 192",
+    SEGMENT: "segments of 192",
+    ZERO: "zero memory at evaluation",
+}
+DRAWN = {
+    OURS: "memory of 128\nand segments of 64",
+    SEGMENT: "segments of 192,\ntrained without memory",
+    WINDOW: "the same by a sliding\nwindow (24 times the work)",
+}
+
+
+def find_key(text: str, reading: tuple[str, str]) -> tuple[str, str]:
+    """Return kind and way of reading, as records have them."""
+    net, way = reading
+    return f"{text}, {net}", way
+
+
+NAMES = {
+    find_key(text, reading): f"{title}: {name}"
+    for text, title in TEXTS.items()
+    for reading, name in READINGS.items()
 }
 CONTRASTS = {
-    f"{text}: memory 128 + segment 64 against {name}": (
-        (f"{text}, memory", "memory"),
-        (f"{text}, {net}", way),
-    )
-    for text in TEXTS
-    for name, (net, way) in OTHERS.items()
+    f"{title}: {READINGS[OURS]} against {name}": (find_key(text, OURS), find_key(text, other))
+    for text, title in TEXTS.items()
+    for other, name in OTHERS.items()
 }
-
-
-def list_tables(records: Records) -> list[Rows]:
-    return [BITS.list_rows(records)]
-
-
-def list_contrasts(records: Records) -> list[Contrast]:
-    return BITS.compare(records, CONTRASTS)
-
-
-def draw(records: Records, folder: Path) -> None:
-    BITS.draw(records, folder / "attention_length.png", "Equal attention length and seconds")
+PANELS = {
+    title: {find_key(text, reading): name for reading, name in DRAWN.items()}
+    for text, title in TEXTS.items()
+}
+BITS = Readings(
+    "bits_per_byte", "bits per byte", 0.01, NAMES, CONTRASTS, "attention_length", PANELS
+)
+list_tables = BITS.list_tables
+list_contrasts = BITS.list_contrasts
+draw = BITS.draw

@@ -49,6 +49,6 @@ def list_contrasts(records: results.Records) -> list[Contrast]:
         memory, alone = (results.collect(records, way, kind=kind) for kind in NAMES)
         effects = results.percent_less(memory, alone)
         rows.append(
-            Contrast(f"recurrence against none, {name}", effects, "% less perplexity", MARGIN)
+            Contrast(f"recurrence against none ({name})", effects, "% less perplexity", MARGIN)
         )
     return rows

@@ -3,37 +3,27 @@
 from pathlib import Path
 
 from experiments import results
-from experiments.contrasts import Contrast
 from experiments.results import Readings, Records
 
-KINDS = {"4": "", "4, more updates": ", 1.4 times the updates", "8": "", "12": ""}
-WAYS = {"segments": "", "window": ", sliding window"}
-WORK = {"segments": "in segments", "window": "sliding window (8 times the work)"}
 OURS = ("4, memory", "memory")
-BITS = Readings(
-    "bits_per_byte",
-    "bits per byte",
-    0.01,
-    {OURS: "4 layers, memory of 128"}
-    | {
-        (kind, way): f"{kind[:2].strip(',')} layers without memory{more}, {work}"
-        for kind, more in KINDS.items()
-        for way, work in WORK.items()
-    },
-)
-CONTRASTS = {
-    f"4 layers with memory against {kind[:2].strip(',')} without{more}{end}": (OURS, (kind, way))
-    for kind, more in KINDS.items()
-    for way, end in WAYS.items()
+KINDS = {
+    "4": "4 layers without memory",
+    "4, more updates": "4 layers without memory and 1.4 times the updates",
+    "8": "8 layers without memory",
+    "12": "12 layers without memory",
 }
-
-
-def list_tables(records: Records) -> list[results.Rows]:
-    return [BITS.list_rows(records)]
-
-
-def list_contrasts(records: Records) -> list[Contrast]:
-    return BITS.compare(records, CONTRASTS)
+WORK = {"segments": "in segments", "window": "by a sliding window (8 times the work)"}
+NAMES = {OURS: "4 layers with a memory of 128"} | {
+    (kind, way): f"{name} {work}" for kind, name in KINDS.items() for way, work in WORK.items()
+}
+CONTRASTS = {
+    f"4 layers with memory against {name} {work.partition(' (')[0]}": (OURS, (kind, way))
+    for kind, name in KINDS.items()
+    for way, work in WORK.items()
+}
+BITS = Readings("bits_per_byte", "bits per byte", 0.01, NAMES, CONTRASTS, "depth", {})
+list_tables = BITS.list_tables
+list_contrasts = BITS.list_contrasts
 
 
 def draw(records: Records, folder: Path) -> None:
@@ -45,10 +35,16 @@ def draw(records: Records, folder: Path) -> None:
     title = f"Layers that a memory replaces ({results.format_seeds(len(ours))})"
     labels = {"xlabel": "layers", "ylabel": "bits per byte of enwik8's prefix"}
     with results.draw_figure(folder / "depth.png", title, 8, 4, **labels) as axes:
-        for way, work in WORK.items():
+        for way, colour in zip(WORK, results.COLOURS, strict=False):
             columns = [[*BITS.collect(records, kind, way).values()] for kind in depths]
             rows = [*zip(*columns, strict=True)]
-            results.plot_seeds(axes, [*map(int, depths)], rows, label=f"without memory, {work}")
+            label = f"without memory {WORK[way]}"
+            results.plot_seeds(axes, [*map(int, depths)], rows, label=label, color=colour)
+            if longer := BITS.collect(records, "4, more updates", way).values():
+                mean, _ = results.spread(longer)
+                axes.plot(4, mean, "o", color=colour, markerfacecolor="none")
+                words = "equal time: 1.4 times the updates"
+                axes.annotate(words, (4, mean), (8, -3), textcoords="offset points")
         mean, _ = results.spread(ours.values())
         axes.axhline(mean, linestyle="--", color="black", label="4 layers with memory")
         axes.set_xticks([*map(int, depths)])

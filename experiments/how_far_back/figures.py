@@ -11,12 +11,12 @@ from experiments.results import Records
 GUESSING = 100 / VALUES
 SAME_SHARE, SAME_NATS = 5, 0.01  # percent of the values; nats of a token
 CURVES = {
-    ("passages memory", "as trained"): "memory of 128, as trained",
+    ("passages memory", "as trained"): "memory of 128 as trained",
     ("passages memory", "512"): "memory of 512",
-    ("passages memory", "512, clamped"): "memory of 512, clamped at 191",
-    ("passages shaw", "as trained"): "Shaw's positions, memory of 128",
-    ("passages shaw", "512"): "Shaw's positions, memory of 512",
-    ("passages alone", "window"): "trained without memory, window of 64",
+    ("passages memory", "512, clamped"): "memory of 512 clamped at 191",
+    ("passages shaw", "as trained"): "memory of 128 with Shaw's positions",
+    ("passages shaw", "512"): "memory of 512 with Shaw's positions",
+    ("passages alone", "window"): "trained without memory by a window of 64",
 }
 """Of passages, by kind and way of reading."""
 DRAWN = [
@@ -89,7 +89,7 @@ def draw_values(records: Records, path: Path) -> None:
     seeds = results.format_seeds(*(len(collect_shares(records, n)) for n in mem_lens))
     title = f"Values recalled by distance ({seeds})"
     labels = {"xlabel": "distance to the value (tokens)", "ylabel": "values recalled (%)"}
-    with results.draw_figure(path, title, **labels) as axes:
+    with results.draw_figure(path, title, 8, 4, **labels) as axes:
         for mem_len in mem_lens:
             rows = [[*shares.values()] for shares in collect_shares(records, mem_len).values()]
             label = f"trained with a memory of {mem_len}"

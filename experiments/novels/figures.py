@@ -38,7 +38,7 @@ def list_tables(records: Records) -> list[results.Rows]:
 def list_readings() -> list[tuple[str, str, str]]:
     """Return kind, way of reading and name of each row."""
     alone = [("alone", way, name) for way, name in READINGS.items()]
-    shaw = ("shaw", TRAINED, "memory of 64, Shaw's positions")
+    shaw = ("shaw", TRAINED, "memory of 64 with Shaw's positions")
     return [("memory", TRAINED, "memory of 64"), *alone, shaw]
 
 
@@ -106,7 +106,7 @@ def list_contrasts(records: Records) -> list[Contrast]:
     better, start = save(records, last, "chosen"), save(records, first, "chosen")
     trained, chosen = (collect(records, "memory", last, way) for way in (TRAINED, "chosen"))
     rows = [
-        (f"{name}: {without}, its better reading", better, SAME_GAIN),
+        (f"{name}: {without} (its better reading)", better, SAME_GAIN),
         (f"{name}: {without}", save(records, last, "segments"), SAME_GAIN),
         (f"{first:g} million tokens: {without}", save(records, first, "segments"), SAME_GAIN),
         (
@@ -137,7 +137,7 @@ def contrast_positions(records: Records) -> list[tuple[str, ByBook, float]]:
     trained = subtract_books(theirs[TRAINED], ours[TRAINED])
     longer = subtract_books(theirs[LONG], ours[LONG])
     costs = subtract_books(longer, trained)
-    return [(name, trained, SAME_GAIN), (f"{name}, cost of a memory of 256", costs, SAME_LENGTH)]
+    return [(name, trained, SAME_GAIN), (f"{name} (cost of a memory of 256)", costs, SAME_LENGTH)]
 
 
 def make_contrast(name: str, saved: ByBook, margin: float) -> Contrast:

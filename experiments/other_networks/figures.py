@@ -1,6 +1,7 @@
 """Tables and figure of other memories, from results.json alone."""
 
 from pathlib import Path
+from typing import Any
 
 from experiments import results
 from experiments.contrasts import Contrast
@@ -32,17 +33,14 @@ def collect(records: results.Records, task: str, name: str) -> results.BySeed:
 
 def draw(records: results.Records, folder: Path) -> None:
     """Draw the bits per byte of validation text by minutes."""
-    found = {name: results.select(records, kind=f"text-{name}") for name in NETWORKS}
-    seeds = results.format_seeds(*map(len, found.values()))
-    title = f"Python source, 2.5 minutes ({seeds})"
+    runs = {name: results.select(records, kind=f"text-{net}") for net, name in NETWORKS.items()}
     labels = {"xlabel": "minutes of training", "ylabel": "bits per byte of the validation text"}
-    with results.draw_figure(folder / "other_networks.png", title, **labels) as axes:
-        for name, runs in found.items():
-            if runs:
-                share = runs[0]["minutes"] / runs[0]["steps"]
-                places = [(step + 1) * share for step in runs[0]["curve"]["steps"]]
-                rows = [run["curve"]["val/bits_per_byte"] for run in runs]
-                results.plot_seeds(axes, places, rows, label=NETWORKS[name])
+    path, title = folder / "other_networks.png", "Python source, 2.5 minutes"
+    results.draw_curves(path, title, runs, "val/bits_per_byte", count_minutes, **labels)
+
+
+def count_minutes(record: dict[str, Any]) -> float:
+    return record["minutes"] / record["steps"]
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:

@@ -12,39 +12,44 @@ from experiments.the_paper.rows import KINDS
 READINGS = {"best": "best length", "segments": "in segments"}
 SHUFFLED = {"shuffled memory": 25.2, "shuffled alone": 27.1}
 """The paper's perplexities of Table 7."""
+AGAINST_NONE, POSITIONS = "recurrence against none", "the paper's positions against Shaw's"
 COMPARISONS = {
-    "recurrence against none": ("memory", "alone"),
-    "recurrence against none, Shaw's positions": ("shaw memory", "shaw alone"),
-    "the paper's positions against Shaw's, with recurrence": ("memory", "shaw memory"),
-    "the paper's positions against Shaw's, without": ("alone", "shaw alone"),
-    "recurrence against none, shuffled lines": ("shuffled memory", "shuffled alone"),
-    "recurrence against segments of 88, equal tokens": ("memory", "long, equal tokens"),
-    "recurrence against segments of 88, equal updates": ("memory", "long, equal updates"),
+    AGAINST_NONE: ("memory", "alone"),
+    f"{AGAINST_NONE} with Shaw's positions": ("shaw memory", "shaw alone"),
+    f"{POSITIONS} with recurrence": ("memory", "shaw memory"),
+    f"{POSITIONS} without recurrence": ("alone", "shaw alone"),
+    f"{AGAINST_NONE} on shuffled lines": ("shuffled memory", "shuffled alone"),
+    "recurrence against segments of 88 at equal tokens": ("memory", "long, equal tokens"),
+    "recurrence against segments of 88 at equal updates": ("memory", "long, equal updates"),
 }
+SHAW, HALF = "Shaw's positions", "none, half loss"
 EARLY = {
-    "recurrence against none": ("recurrence", "none"),
-    "recurrence against none, half loss": ("recurrence, half loss", "none, half loss"),
-    "recurrence against none, Shaw's positions": (
-        "recurrence, Shaw's positions", "none, Shaw's positions",
-    ),
-    "the paper's positions against Shaw's, with recurrence": (
-        "recurrence", "recurrence, Shaw's positions",
-    ),
-    "the paper's positions against Shaw's, without": ("none", "none, Shaw's positions"),
-    "the paper's positions against absolute sinusoids": (
-        "none, half loss", "none, half loss, absolute sinusoids",
-    ),
-    "the paper's positions against learned absolute ones": (
-        "none, half loss", "none, half loss, learned absolute",
-    ),
-    "full loss against half": ("recurrence", "recurrence, half loss"),
-    "full loss against half, no recurrence": ("none", "none, half loss"),
-}  # fmt: skip
+    AGAINST_NONE: ("recurrence", "none"),
+    f"{AGAINST_NONE} with half loss": ("recurrence, half loss", HALF),
+    f"{AGAINST_NONE} with Shaw's positions": (f"recurrence, {SHAW}", f"none, {SHAW}"),
+    f"{POSITIONS} with recurrence": ("recurrence", f"recurrence, {SHAW}"),
+    f"{POSITIONS} without recurrence": ("none", f"none, {SHAW}"),
+    "the paper's positions against absolute sinusoids": (HALF, f"{HALF}, absolute sinusoids"),
+    "the paper's positions against learned absolute ones": (HALF, f"{HALF}, learned absolute"),
+    "full loss against half with recurrence": ("recurrence", "recurrence, half loss"),
+    "full loss against half without recurrence": ("none", HALF),
+}
+NAMES = {
+    "memory": "recurrence",
+    "alone": "none",
+    "long, equal tokens": "none with longer segments (equal tokens)",
+    "long, equal updates": "none with longer segments (equal updates)",
+    "shaw memory": "recurrence with Shaw's positions",
+    "shaw alone": "none with Shaw's positions",
+    "shuffled memory": "recurrence on shuffled lines",
+    "shuffled alone": "none on shuffled lines",
+}
+"""Of kinds; those of early ones are rows' names."""
 DRAWN = {
-    "recurrence against none": "recurrence\nagainst none",
-    "the paper's positions against Shaw's, with recurrence": "positions\nagainst Shaw's",
-    "recurrence against none, shuffled lines": "recurrence,\nshuffled lines",
-    "recurrence against segments of 88, equal updates": "recurrence against\nlonger segments",
+    AGAINST_NONE: "recurrence\nagainst none",
+    f"{POSITIONS} with recurrence": "positions\nagainst Shaw's",
+    f"{AGAINST_NONE} on shuffled lines": "recurrence on\nshuffled lines",
+    "recurrence against segments of 88 at equal updates": "recurrence against\nlonger segments",
 }
 MARGIN, SAME_NATS = 1.0, 0.005  # percent of perplexity; nats of a token
 TRAINED, LONGEST = "64", "1024"
@@ -60,7 +65,7 @@ def list_kinds(records: Records) -> list[list[Any]]:
     rows = [[*head, "paper: as trained, best", "nats saved on a copy, by seed"]]
     for kind, how in KINDS.items():
         if found := results.select(records, kind=kind):
-            cells = [kind, f"{found[0]['rate']:g}", f"{found[0]['tokens']:,}"]
+            cells = [name_kind(kind), f"{found[0]['rate']:g}", f"{found[0]['tokens']:,}"]
             for way in ("segments", "best"):
                 values = [record[way] for record in found if way in record]
                 cells.append(results.format_spread(values, 2) if values else "")
@@ -72,6 +77,11 @@ def list_kinds(records: Records) -> list[list[Any]]:
     return rows
 
 
+def name_kind(kind: str) -> str:
+    """Return the name of a kind without commas."""
+    return NAMES.get(kind, kind.replace(", ", " with ", 1).replace(", ", " and "))
+
+
 def list_memories(records: Records) -> list[list[Any]]:
     """Return rows of the nats of early networks by length of memory."""
     read = {name: r for name, r in records.items() if "nats_by_memory" in r}
@@ -81,7 +91,12 @@ def list_memories(records: Records) -> list[list[Any]]:
     rows = [["nats per subword, by length of memory", *lengths]]
     for kind in dict.fromkeys(record["kind"] for record in read.values()):
         found = results.collect(read, "nats_by_memory", kind=kind).values()
-        rows.append([kind, *(results.format_spread([nats[n] for nats in found]) for n in lengths)])
+        rows.append(
+            [
+                name_kind(kind),
+                *(results.format_spread([nats[n] for nats in found]) for n in lengths),
+            ]
+        )
     return rows
 
 
@@ -119,7 +134,7 @@ def list_contrasts(records: Records) -> list[Contrast]:
     unit, rows = "% less perplexity", []
     for name, pair in COMPARISONS.items():
         for way, shown in READINGS.items():
-            rows.append(Contrast(f"{name}, {shown}", compare(records, pair, way), unit, MARGIN))
+            rows.append(Contrast(f"{name} ({shown})", compare(records, pair, way), unit, MARGIN))
     for name, pair in EARLY.items():
         kinds = tuple(f"early: {row}" for row in pair)
         rows.append(Contrast(f"early: {name}", compare(records, kinds, "best"), unit, MARGIN))
@@ -132,7 +147,7 @@ def contrast_memories(records: Records) -> list[Contrast]:
     for kind in KINDS:
         found = [r["nats_by_memory"] for r in results.select(records, kind=kind) if is_read(r)]
         saved = [nats[TRAINED] - nats[LONGEST] for nats in found]
-        name = f"{kind}: memory of 1,024 against the 64 of training"
+        name = f"{name_kind(kind)}: memory of 1,024 against the 64 of training"
         rows.append(Contrast(name, saved, "nats per token", SAME_NATS))
     return rows
 

@@ -9,19 +9,19 @@ from experiments.contrasts import Contrast
 NETS = {"xl": "Transformer-XL", "lstm": "LSTM"}
 SETUPS = {
     ("adamw", 6.0): "6 minutes",
-    ("tuned", 6.0): "6 minutes, optimizer and dropout tuned",
-    ("tuned", 30.0): "30 minutes, optimizer and dropout tuned",
+    ("tuned", 6.0): "6 minutes (optimizer and dropout tuned)",
+    ("tuned", 30.0): "30 minutes (optimizer and dropout tuned)",
 }
 TRAIN_WORDS = 2_088_628
 MARGIN = 0.01  # nats per word
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
-    head = ["network", "minutes", "optimizer, rate, dropout", "training seconds", "passes"]
+    head = ["network", "minutes", "optimizer", "rate", "dropout", "training seconds", "passes"]
     rows: list[list[Any]] = [[*head, "nats per word of the test text", "perplexity"]]
     for setup, minutes in SETUPS:
         for net, name in NETS.items():
-            if found := results.select(records, kind=f"{net} {setup}", minutes=minutes):
+            if found := find(records, net, setup, minutes):
                 cells = describe_training(found)
                 for key, digits in (("nats", 3), ("perplexity", 1)):
                     cells.append(results.format_spread([each[key] for each in found], digits))
@@ -32,10 +32,11 @@ def list_tables(records: results.Records) -> list[results.Rows]:
 def describe_training(found: list[dict[str, Any]]) -> list[str]:
     """Return settings, seconds and passes of the runs of a network."""
     first, options = found[0], found[0]["options"]
-    settings = f"{first['optimizer']}, {first['rate']:g}, {options['model.net.dropout']:g}"
+    optimizer = {"adamw": "AdamW", "muon": "Muon"}[first["optimizer"]]
+    settings = [optimizer, f"{first['rate']:g}", f"{options['model.net.dropout']:g}"]
     size = options["data.batch_size"] * options["data.tgt_len"]
     passes = options["trainer.max_steps"] * size / TRAIN_WORDS
-    return [settings, results.format_training_seconds(found), f"{passes:.1f}"]
+    return [*settings, results.format_training_seconds(found), f"{passes:.1f}"]
 
 
 def draw(records: results.Records, folder: Path) -> None:
@@ -44,16 +45,14 @@ def draw(records: results.Records, folder: Path) -> None:
     if not done:
         return
     setup, minutes = done[-1]
-    runs = {net: find(records, net, setup, minutes) for net in NETS}
-    seeds = results.format_seeds(*map(len, runs.values()))
-    title = f"WikiText-2, {SETUPS[setup, minutes]} ({seeds})"
+    runs = {name: find(records, net, setup, minutes) for net, name in NETS.items()}
+    title = f"WikiText-2, {SETUPS[setup, minutes]}"
     labels = {"xlabel": "minutes of training", "ylabel": "nats per word of the validation text"}
-    with results.draw_figure(folder / "words.png", title, 8, 4, **labels) as axes:
-        for net, name in NETS.items():
-            share = minutes / runs[net][0]["options"]["trainer.max_steps"]
-            places = [(step + 1) * share for step in runs[net][0]["curve"]["steps"]]
-            rows = [run["curve"]["val/nats"] for run in runs[net]]
-            results.plot_seeds(axes, places, rows, label=name)
+    results.draw_curves(folder / "words.png", title, runs, "val/nats", count_minutes, **labels)
+
+
+def count_minutes(record: dict[str, Any]) -> float:
+    return record["minutes"] / record["options"]["trainer.max_steps"]
 
 
 def find(records: results.Records, net: str, setup: str, minutes: float) -> list[dict[str, Any]]:
