@@ -57,6 +57,8 @@ MUON = {
     "model.optim.weight_decay": 0.25,
     "model.optim.warmup_steps": 100,
 }
+QUICKSTART = {"config": "configs/quickstart.yaml", "plan.minutes": None}
+"""The quick start, with a number of steps in place of its minutes."""
 FAST = {
     "data.vocab": "bytes",
     "trainer.max_steps": 4,
@@ -64,6 +66,14 @@ FAST = {
     "trainer.limit_val_batches": 2,
 }
 """Options of --fast: training takes seconds."""
+
+
+def plan_steps(steps: int, validations: int = 1) -> dict[str, int]:
+    """Return the options of so many steps and validations."""
+    return {
+        "trainer.max_steps": steps,
+        "trainer.val_check_interval": max(steps // validations, 1),
+    }
 
 
 def parse_args(
@@ -178,6 +188,11 @@ class TrainedRun:
         with redirect_stdout(io.StringIO()) as line:
             run(["evaluate", str(self.checkpoint), *format_options(options)])
         return json.loads(line.getvalue())
+
+
+def score(args: argparse.Namespace, run: TrainedRun, **how: Any) -> dict[str, Any]:
+    """Return the record of an evaluation; if fast, of the first tokens."""
+    return run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
 
 
 def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> TrainedRun:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from experiments import common
+from experiments.results import load_records
 from txl_lightning import OptimConfig
 from txl_lightning.model import NetworkConfig
 from txl_lightning.model.config import make_config
@@ -22,6 +24,14 @@ OVERHEAD = 0.9
 def count_steps(minutes: float, seconds: float) -> int:
     """Return the steps of so many seconds each that fit in the minutes."""
     return max(int(60 * minutes * OVERHEAD / seconds), 1)
+
+
+def plan_minutes(
+    args: Namespace, record: str, kind: str, minutes: float, validations: int = 4
+) -> dict[str, int]:
+    """Return the options of the steps that fit in the minutes, by the times of a record."""
+    seconds = load_records(args.out)[record]["step_seconds"][kind]
+    return common.plan_steps(count_steps(minutes, seconds), validations)
 
 
 def measure(args: Namespace, steps: Mapping[str, Callable[[], None]]) -> dict[str, Any]:

@@ -61,17 +61,6 @@ def main() -> None:
     common.measure_kinds(args, measure)
 
 
-def choose_options(args: Namespace, kind: str) -> dict[str, Any]:
-    text, net = KINDS[kind]
-    if args.fast:
-        where = FAST
-    elif text == "python_source":
-        where = SUBWORDS
-    else:
-        where = {"data.path": str(find_prefix()), "data.vocab": "bytes"}
-    return OPTIONS | NETS[net] | where
-
-
 def time_kinds(args: Namespace) -> dict[str, Any]:
     """Return the seconds of a step by kind."""
     steps = {}
@@ -94,11 +83,15 @@ def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
 def train(
     args: Namespace, name: str, kind: str, rate: float, seed: int, minutes: float
 ) -> common.TrainedRun:
-    seconds = load_records(args.out)["pace"]["step_seconds"][kind]
-    steps = 4 if args.fast else pace.count_steps(minutes, seconds)
-    options = choose_options(args, kind)
-    options |= {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
-    options |= {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
+    text, net = KINDS[kind]
+    options = OPTIONS | NETS[net] | {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
+    options |= pace.plan_minutes(args, "pace", kind, minutes)
+    if args.fast:
+        options |= FAST
+    elif text == "python_source":
+        options |= SUBWORDS
+    else:
+        options |= {"data.path": str(find_prefix()), "data.vocab": "bytes"}
     return common.train(args, name.replace(",", ""), seed, options)
 
 
@@ -107,10 +100,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     rate = load_records(args.out)[f"rate {kind}"]["rate"]
     run = train(args, f"{kind} {seed}", kind, rate, seed, args.minutes)
     _, net = KINDS[kind]
-    how = {"split": "test", "batch_size": 8} | ({"max_tokens": 2000} if args.fast else {})
-    bits = {}
-    for way, lengths in READINGS[net].items():
-        bits[way] = run.evaluate(how | lengths)["bits_per_byte"]
+    ways, how = READINGS[net], {"split": "test", "batch_size": 8}
+    bits = {way: common.score(args, run, **how, **ways[way])["bits_per_byte"] for way in ways}
     fields = {"kind": kind, "seed": seed, "rate": rate, "minutes": args.minutes}
     return fields | {"bits_per_byte": bits} | run.describe("val/bits_per_byte")
 

@@ -50,8 +50,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text, and the nats saved on copies at each validation."""
     row, sizes = ROWS[kind], pick_sizes(args)
     options = fit_options(row, sizes, seed, 4 * TIMES) | text_options(None, sizes)
-    steps = options["trainer.max_steps"]
-    options |= {"trainer.val_check_interval": max(steps // VALIDATIONS, 1)}
+    options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
     options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}
     options["trainer.callbacks"] = [{"class_path": "experiments.copying.run.CopyProbe"}]
     run = common.train(args, f"{kind} {seed}", seed, options)

@@ -96,8 +96,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     longer = seconds["4, memory"] / seconds["4"] if "more updates" in kind else 1.0
     run = train_kind(args, f"{kind} {seed}", kind, seed, rate, round(STEPS * longer))
     ways = ["memory"] if "memory" in kind else ["segments", "window"]
-    how = {"split": "test", "batch_size": ROWS} | ({"max_tokens": 2000} if args.fast else {})
-    bits = {way: run.evaluate(how | READINGS[way])["bits_per_byte"] for way in ways}
+    how = {"split": "test", "batch_size": ROWS}
+    bits = {way: common.score(args, run, **how, **READINGS[way])["bits_per_byte"] for way in ways}
     fields = {"kind": kind, "seed": seed, "rate": rate, "bits_per_byte": bits}
     return fields | run.describe("val/bits_per_byte")
 
@@ -106,7 +106,7 @@ def train_kind(
     args: Namespace, name: str, kind: str, seed: int, rate: float, steps: int
 ) -> common.TrainedRun:
     options = OPTIONS | choose_net(kind) | {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
-    options |= {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
+    options |= common.plan_steps(steps, 4)
     options |= FAST if args.fast else {"data.path": str(find_prefix()), "data.vocab": "bytes"}
     return common.train(args, name, seed, options)
 

@@ -22,13 +22,7 @@ KINDS = {
     "passages alone": {"model.net.mem_len": 0},
     "passages shaw": SHAW,
 }
-STEPS = 2000
-OPTIONS = {
-    "config": "configs/quickstart.yaml",
-    "plan.minutes": None,
-    "trainer.max_steps": STEPS,
-    "trainer.val_check_interval": STEPS,
-}
+OPTIONS = common.QUICKSTART | common.plan_steps(2000)
 GAPS = (0, 64, 128, 192, 256, 384, 512, 1024)
 ROWS, PASSAGE, BEFORE = 96, 32, 64
 TRAINED = {"mem_len": MEMORY, "tgt_len": SEGMENT}

@@ -38,14 +38,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     distance_N = find_distances(Path(paths[2]).read_text(), sizes.batch_size)
     right_N = find_right_tokens(run.net, run.store.ids("test"), sizes)
     rows = average_by_distance(distance_N, right_N)
-    fields = {
-        "kind": kind,
-        "mem_len": KINDS[kind],
-        "seed": seed,
-        "segment": sizes.segment,
-        "rows": rows,
-    }
-    return fields | run.describe("val/nats")
+    fields = {"kind": kind, "mem_len": KINDS[kind], "seed": seed, "segment": sizes.segment}
+    return fields | {"rows": rows} | run.describe("val/nats")
 
 
 def choose_options(sizes: Sizes, seed: int, mem_len: int) -> dict[str, Any]:
@@ -53,7 +47,7 @@ def choose_options(sizes: Sizes, seed: int, mem_len: int) -> dict[str, Any]:
     options = fit_options(row, sizes, seed) | common.flatten(MUON)
     # In order, because a row of the text is a curriculum.
     options |= {"data.vocab": "characters", "data.order": "ordered", "model.net.mem_len": mem_len}
-    return options | {"trainer.val_check_interval": max(1, sizes.steps // VALIDATIONS)}
+    return options | common.plan_steps(sizes.steps, VALIDATIONS)
 
 
 def write_texts(folder: Path, seed: int, sizes: Sizes) -> list[str]:

@@ -20,15 +20,13 @@ from txl_lightning import stream_nats
 MEMORY, SEGMENT, ROWS, STEPS = 256, 64, 16, 1500
 KINDS = {"memory": {"model.net.mem_len": MEMORY}, "alone": {"model.net.mem_len": 0}}
 OPTIONS = {
-    "config": "configs/quickstart.yaml",
-    "plan.minutes": None,
+    **common.QUICKSTART,
+    **common.plan_steps(STEPS, 6),
     "model.net.dropout": 0.2,
     "data.vocab": None,
     "data.tgt_len": SEGMENT,
     "data.batch_size": ROWS,
     "data.order": "shuffled",
-    "trainer.max_steps": STEPS,
-    "trainer.val_check_interval": STEPS // 6,
 }
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "memory": {

@@ -36,12 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 MILLIONS = {"memory": (1, 2, 4, 14), "alone": (1, 2, 4, 14), "shaw": (4,)}
 LARGE = 4  # million tokens from which on other lengths are read
-OPTIONS = {
-    "config": "configs/quickstart.yaml",
-    "plan.minutes": None,
-    "data.order": "shuffled",
-    "data.subwords.train_bytes": 5_000_000,
-}
+OPTIONS = common.QUICKSTART | {"data.order": "shuffled", "data.subwords.train_bytes": 5_000_000}
 MORE = {"data.document_unit": "files", "data.tgt_len": SEGMENT, "data.batch_size": ROWS}
 CLAMP = 2 * SEGMENT - 1
 LENGTHS = (64, 96, 128, 192, 256, 384, 512, 1024)
@@ -76,7 +71,7 @@ def measure(args: Namespace, kind: str, millions: float, seed: int) -> dict[str,
     """Return nats by split, way of reading and book."""
     steps = int(millions * 1e6 / (SEGMENT * ROWS))
     options = choose_options(args) | MORE | KINDS[kind] | {"data.seed": seed}
-    options |= {"trainer.max_steps": steps, "trainer.val_check_interval": steps}
+    options |= common.plan_steps(steps)
     run = common.train(args, f"{kind} {millions:g} {seed}", seed, shrink(args, options))
     ways = choose_ways(kind, millions)
     nats = {
@@ -135,8 +130,7 @@ def find_book(args: Namespace) -> Path:
 
 def measure_book(args: Namespace, seed: int) -> dict[str, Any]:
     """Return bits per byte of the whole book with the memory of training, and without."""
-    options = choose_options(args) | {"trainer.max_steps": BOOK_STEPS}
-    options |= {"trainer.val_check_interval": BOOK_STEPS // 3}
+    options = choose_options(args) | common.plan_steps(BOOK_STEPS, 3)
     run, book = common.train(args, f"book {seed}", seed, shrink(args, options)), find_book(args)
     bits = {}
     for mem_len in (0, run.net.config.mem_len):

@@ -54,13 +54,12 @@ def measure_ours(args: Namespace, seed: int) -> dict[str, Any]:
         "model.net": choose_net(args),
         "model.optim": {"name": "adam", "lr": RATE, "schedule": "cosine"},
         "data": choose_data(args),
-        "trainer": {"gradient_clip_val": CLIP, "max_steps": count_steps(args)},
+        "trainer": {"gradient_clip_val": CLIP, "limit_val_batches": 1},
     }
-    sections["trainer"] |= {"val_check_interval": count_steps(args), "limit_val_batches": 1}
+    options = common.flatten(sections) | common.plan_steps(count_steps(args))
     began = time.monotonic()
-    run = common.train(args, f"ours {seed}", seed, common.flatten(sections))
-    how = {"split": "test", "batch_size": ROWS, "tgt_len": SEGMENT}
-    test = run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
+    run = common.train(args, f"ours {seed}", seed, options)
+    test = common.score(args, run, split="test", batch_size=ROWS, tgt_len=SEGMENT)
     seconds = run.count_seconds() or time.monotonic() - began
     return run.describe() | {"nats": test["nats"], "training_seconds": seconds}
 

@@ -11,13 +11,11 @@ LSTM; none is tuned.
 """
 
 from argparse import Namespace
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from experiments import common, pace
-from experiments.results import load_records
 from txl_lightning.errors import flatten_settings
 from txl_lightning.files import load_yaml
 from txl_lightning.imports import allow_imports
@@ -50,32 +48,26 @@ def main() -> None:
 
 def time_kinds(args: Namespace) -> dict[str, Any]:
     """Return the seconds of a step by kind."""
-    is_narrow = args.precision != "32-true"
-    steps = {kind: make_step(kind, is_narrow) for kind in KINDS}
+    steps = {}
+    for kind in KINDS:
+        options, n_token = choose_options(kind), N_TOKEN[kind.split("-")[0]]
+        shape = options["data.batch_size"], options["data.tgt_len"] + 1
+        how = torch.randint(n_token, shape), n_token, args.precision != "32-true"
+        steps[kind] = pace.make_step_of(options, *how)
     return pace.measure(args, steps)
-
-
-def make_step(kind: str, is_narrow: bool) -> Callable[[], None]:
-    options, n_token = choose_options(kind), N_TOKEN[kind.split("-")[0]]
-    rows, length = options["data.batch_size"], options["data.tgt_len"]
-    tokens_BT = torch.randint(n_token, (rows, length + 1))
-    return pace.make_step_of(options, tokens_BT, n_token, is_narrow)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text, or the share of right answers."""
-    seconds = load_records(args.out)["pace"]["step_seconds"][kind]
     minutes = MINUTES[kind.split("-")[0]]
-    steps = pace.count_steps(minutes, seconds)
-    plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 4, 1)}
+    plan = pace.plan_minutes(args, "pace", kind, minutes)
     options = choose_options(kind) | plan | (FAST if args.fast else {})
     run = common.train(args, f"{kind} {seed}", seed, options)
     fields = {"kind": kind, "seed": seed, "minutes": minutes, "steps": options["trainer.max_steps"]}
     if kind.startswith("recall"):
         fields |= run.describe("val/answer_accuracy")
         return fields | {"accuracy": fields["curve"]["val/answer_accuracy"][-1]}
-    how = {"split": "test", "batch_size": 16, "tgt_len": 64} | ALLOW
-    test = run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
+    test = common.score(args, run, split="test", batch_size=16, tgt_len=64, **ALLOW)
     return fields | run.describe("val/bits_per_byte") | {"bits_per_byte": test["bits_per_byte"]}
 
 

@@ -14,14 +14,8 @@ from typing import Any
 from experiments import common, compressors
 from txl_lightning.data.settings import DataConfig
 
-OPTIONS = {
-    "config": "configs/quickstart.yaml",
-    "plan.minutes": None,
-    # Those of the run in README.md.
-    "trainer.max_steps": 3504,
-    "trainer.val_check_interval": 876,
-    "checkpoint.every_n_steps": 300,
-}
+STEPS = 3504  # those of the run in README.md
+OPTIONS = common.QUICKSTART | common.plan_steps(STEPS, 4) | {"checkpoint.every_n_steps": 300}
 KINDS = {"memory": {}, "alone": {"model.net.mem_len": 0}}
 SEGMENT, MEM_LEN = 64, 128
 READINGS = {
@@ -47,16 +41,11 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text by the way it is read."""
     options = OPTIONS | KINDS[kind] | (common.FAST if args.fast else {})
     run = common.train(args, f"{kind} {seed}", seed, options)
-    how = {"split": "test", "batch_size": 16} | ({"max_tokens": 2000} if args.fast else {})
-    tests = {name: run.evaluate(how | way) for name, way in READINGS[kind].items()}
-    return (
-        {"kind": kind, "seed": seed}
-        | run.describe("val/bits_per_byte")
-        | {
-            "bits_per_byte": {name: test["bits_per_byte"] for name, test in tests.items()},
-            "tokens_scored": next(iter(tests.values()))["tokens_scored"],
-        }
-    )
+    ways, how = READINGS[kind], {"split": "test", "batch_size": 16}
+    tests = {way: common.score(args, run, **how, **ways[way]) for way in ways}
+    fields = {"kind": kind, "seed": seed} | run.describe("val/bits_per_byte")
+    fields["bits_per_byte"] = {way: test["bits_per_byte"] for way, test in tests.items()}
+    return fields | {"tokens_scored": next(iter(tests.values()))["tokens_scored"]}
 
 
 if __name__ == "__main__":

@@ -19,25 +19,23 @@ from txl_lightning import stream_nats
 # nanoGPT validates on the last tenth.
 TEXT = {"data.corpus": "tiny_shakespeare", "data.split": [0.9, 0.1, 0.0]}
 NET = {"n_layer": 4, "n_head": 4, "d_model": 128, "d_inner": 448, "norm": "pre", "mem_len": 0}
-SMALL = TEXT | common.flatten(
-    {
-        "model.net": NET,
-        "data": {"tgt_len": 64, "batch_size": 12},
-        "trainer": {"max_steps": 2000, "val_check_interval": 500, "gradient_clip_val": 1.0},
-    }
+SMALL = (
+    TEXT
+    | common.plan_steps(2000, 4)
+    | common.flatten(
+        {
+            "model.net": NET,
+            "data": {"tgt_len": 64, "batch_size": 12},
+            "trainer": {"gradient_clip_val": 1.0},
+        }
+    )
 )
-ADAMW = {
-    "model.optim.name": "adamw",
-    "model.optim.lr": 1e-3,
-    "model.optim.betas": [0.9, 0.99],
-    "model.optim.weight_decay": 0.1,
-    "model.optim.warmup_steps": 100,
-    "model.optim.min_lr_ratio": 0.1,
-}
+ADAMW = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1}
+ADAMW |= {"warmup_steps": 100, "min_lr_ratio": 0.1}
 KINDS = {
     "memory": SMALL | common.MUON | {"model.net.mem_len": 64},
     "plain": SMALL | common.MUON,
-    "recipe": SMALL | ADAMW,
+    "recipe": SMALL | common.flatten({"model.optim": ADAMW}),
 }
 # It needs no download.
 FAST = common.FAST | {"data.corpus": "python_source"}
@@ -57,10 +55,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return validation nats by memory length, and the learning curve."""
     options = KINDS[kind] | (FAST if args.fast else {})
     run = common.train(args, f"{kind} {seed}", seed, options)
-    how = {"split": "val"} | SHAPE
-    how |= {"max_tokens": 2000} if args.fast else {}
     nats = {
-        str(mem_len): run.evaluate(how | {"mem_len": mem_len})["nats"]
+        str(mem_len): common.score(args, run, split="val", mem_len=mem_len, **SHAPE)["nats"]
         for mem_len in MEM_LENS.get(kind, (0,))
     }
     record = {"kind": kind, "seed": seed, "nats_by_mem_len": nats} | run.describe("val/nats")

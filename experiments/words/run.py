@@ -124,21 +124,20 @@ def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, 
     if setup == "tuned":
         settings = records[f"dropout {kind} {minutes:g}"]["settings"]
     run = train(args, f"{kind} {minutes:g} {seed}", kind, choose(net, **settings), seed, minutes)
-    how = {"split": "test", "batch_size": ROWS, "tgt_len": SEGMENT, "allow_imports": "experiments"}
-    test = run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
+    how = {"batch_size": ROWS, "tgt_len": SEGMENT, "allow_imports": "experiments"}
+    test = common.score(args, run, split="test", **how)
     fields = {name: test[name] for name in ("nats", "perplexity", "tokens_scored", "interval")}
     fields |= {"kind": kind, "seed": seed, "minutes": minutes} | settings
     return fields | run.describe("val/nats")
 
 
 def train(
-    args: Namespace, name: str, kind: str, options: common.Options, seed: int, minutes: float
+    args: Namespace, name: str, kind: str, options: dict[str, Any], seed: int, minutes: float
 ) -> common.TrainedRun:
     net, setup = kind.split()
-    seconds = load_records(args.out)[f"pace {setup}"]["step_seconds"]
-    steps = pace.count_steps(minutes, seconds[f"{net} {options['model.optim.name']}"])
-    plan = {"trainer.max_steps": steps, "trainer.val_check_interval": max(steps // 8, 1)}
-    return common.train(args, name, seed, options | plan | (FAST if args.fast else {}))
+    timed = f"{net} {options['model.optim.name']}"
+    options |= pace.plan_minutes(args, f"pace {setup}", timed, minutes, 8)
+    return common.train(args, name, seed, options | (FAST if args.fast else {}))
 
 
 if __name__ == "__main__":
