@@ -30,8 +30,8 @@ from experiments.original import run as original
 from experiments.other_networks import lstm
 from experiments.other_networks import run as other_networks
 from experiments.quickstart import run as quickstart
-from experiments.the_paper import reading
 from experiments.the_paper import run as the_paper
+from experiments.the_paper import training
 from experiments.the_paper.rows import FAST, ROWS
 from experiments.tiny_shakespeare import run as tiny_shakespeare
 from experiments.words import run as words
@@ -56,7 +56,7 @@ def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net
         return pytest.approx(math.exp(nats), rel=1e-9)
 
     store = SimpleNamespace(ids=texts.__getitem__)
-    found = reading.measure_best_length(net, store, row, FAST)
+    found = training.measure_best_length(net, store, row, FAST)
     assert found == {
         "attention_len": best,
         "best": expect("test", seen[best]),
@@ -68,7 +68,7 @@ def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net
 
 def test_a_longer_memory_is_measured_on_the_same_tokens(make_net):
     net, ids, lengths = make_net(n_layer=1, mem_len=16), draw_text(3), (0, 16, 32)
-    nats = reading.read_with_memories(net, ids, FAST, lengths)
+    nats = training.read_with_memories(net, ids, FAST, lengths)
     for mem_len in lengths:
         seen = count_seen(np.arange(32, 40), 16, mem_len)
         expected = mean_nats_of_pieces(net, ids, 32, seen)

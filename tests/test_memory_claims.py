@@ -14,8 +14,8 @@ from experiments.how_far_back import passages
 from experiments.novels import figures as novels_figures
 from experiments.novels import run as novels
 from experiments.the_paper import figures as paper_figures
-from experiments.the_paper import reading, training
 from experiments.the_paper import run as the_paper
+from experiments.the_paper import training
 from experiments.the_paper.rows import FAST, KINDS, LONG, MEMORY, Sizes
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
 from txl_lightning import OptimConfig
@@ -143,8 +143,8 @@ def test_a_row_is_read_in_segments_as_it_was_trained(make_net, row):
     segment = training.segment_len(row, FAST)
     assert segment == (16 if row.recurrence else 22)
     net, ids = make_net(n_layer=1, mem_len=segment if row.recurrence else 0), draw_text(9)
-    pieces_PT = reading.cut_pieces(Namespace(ids=lambda split: ids), "val", FAST)
-    found = reading.score_segments(net, pieces_PT, row, FAST)
+    pieces_PT = training.cut_pieces(Namespace(ids=lambda split: ids), "val", FAST)
+    found = training.score_segments(net, pieces_PT, row, FAST)
     seen = count_seen(np.arange(32, 40), segment, net.config.mem_len)
     assert found == pytest.approx(np.exp(mean_nats_of_pieces(net, ids, 32, seen)), rel=1e-9)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.how_far_back import figures, pairs
-from experiments.how_far_back import values as recall
+from experiments.how_far_back import run as recall
 from experiments.the_paper.rows import FAST
 from tests.helpers.one_layer import count_seen, draw_text, predict
 

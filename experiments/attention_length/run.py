@@ -2,14 +2,8 @@
 
     python -m experiments.attention_length.run [--seeds 1 2 3 4 5] [--only KIND ...] [--fast]
 
-Elsewhere memory also sees more tokens than the network without. Here "memory" has segments of 64
-and a memory of 128, 12 rows; "segment" has segments of 192 and no memory, 4 rows: equal tokens of
-an update, and at most 191 tokens before a prediction in both. Texts: Python source in 4,096
-subwords, and the first 4,154,064 bytes of enwik8. The quickstart's network; the rate of each is
-doubled or halved until validation text gets worse, after a quarter of the minutes, with seed 0,
-which is not reported. Minutes are those of one thread that is not disturbed (pace.py), and the
-seconds of each training are recorded. "segment" is read in segments, as trained, and by a window of
-192 that moves by 8 tokens; "memory" also with zero memory at evaluation.
+README.md has the setting. The rate of each kind is doubled or halved until validation text gets
+worse, after a quarter of the minutes, with seed 0, which is not reported.
 """
 
 from argparse import Namespace

@@ -2,10 +2,8 @@
 
     python -m experiments.copying.run [--seeds 21 22 ... 30] [--only KIND ...] [--fast]
 
-The networks of the_paper with and without recurrence, with four times its updates and the rate that
-was chosen there. At each validation: nats saved on a passage of the validation text that comes
-again after 64 tokens (how_far_back/passages.py). A network has learned to copy at the first
-validation at which it saves LEARNED nats or more.
+README.md has the setting. At each validation: nats saved on a passage of the validation text that
+comes again after 64 tokens (how_far_back/passages.py).
 """
 
 from argparse import Namespace
@@ -15,9 +13,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from experiments import common
 from experiments.how_far_back.passages import score_copies
-from experiments.the_paper.reading import cut_pieces, measure_best_length, score_segments
 from experiments.the_paper.rows import ALONE, MEMORY, TIMES
-from experiments.the_paper.training import fit_options, pick_sizes, text_options
+from experiments.the_paper.training import (
+    cut_pieces,
+    fit_options,
+    measure_best_length,
+    pick_sizes,
+    score_segments,
+    text_options,
+)
 from txl_lightning.imports import allow_imports
 
 ROWS = {"memory": MEMORY, "alone": ALONE}

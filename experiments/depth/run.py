@@ -2,12 +2,8 @@
 
     python -m experiments.depth.run [--seeds 1 2 3] [--only KIND ...] [--fast]
 
-Bytes: the first 4,154,064 of enwik8, of which 90 % are for training. Networks of 4 layers with a
-memory, and of 4, 8 and 12 layers without; "4, more updates" has as many more as its steps took
-less time in turn (pace.py), the others equal updates. The learning rate of each is doubled or
-halved until validation text gets worse, after a third of the updates, with seed 0, which is not
-reported. The test text is read as in training; without memory also by a window that moves by 8
-bytes.
+README.md has the setting. "4, more updates" has as many more as its steps took less time in turn
+(pace.py). Rates are chosen as in attention_length, after a third of the updates.
 """
 
 from argparse import Namespace

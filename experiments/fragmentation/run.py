@@ -2,9 +2,7 @@
 
     python -m experiments.fragmentation.run [--seeds 1 2 3] [--fast] [--text FILE]
 
-Two models of bytes, one trained with memory and one without, otherwise equal: nats of the same test
-text by position in the segment. The sliding window reads the model without memory anew for every
-byte, with a segment's length of bytes as its input. Each seed uses another third of the test text.
+README.md has the setting. Each seed uses another third of the test text.
 """
 
 from argparse import Namespace

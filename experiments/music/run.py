@@ -2,9 +2,7 @@
 
     python -m experiments.music.run [--ids runs/music/ids] [--seeds 1 2 3] [--fast]
 
-chorales.py makes the ids. Pieces are documents: nothing is remembered from one in the next, and
-each seed shuffles them. "memory" and "alone" have equal parameters and steps; the one without is
-read in segments, as trained, and by a window that moves by 8 tokens.
+README.md has the setting; chorales.py makes the ids. Each seed shuffles the pieces.
 """
 
 import json

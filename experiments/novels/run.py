@@ -2,14 +2,9 @@
 
     python -m experiments.novels.run [--seeds 1 2 3] [--only KIND ...] [--millions 1 14] [--fast]
 
-The quickstart's network with segments and a memory of 64, on novels98 (novels98.tsv: 98 English
-novels, no author in two splits; documents shuffled anew by each seed); the same without memory; and
-Shaw's positions with memory. Each number of million tokens is a run with its whole schedule, so
-that no point is cut from a longer one. Each book of a split is a row of one reading: lengths are
-chosen on the 6 books of the validation text, and those of the test text are reported. Without
-memory a network is read in segments, as trained, and by a window that moves by 8 tokens. Lengths
-other than that of training are read after the largest trainings only. "book": the quickstart's
-memory and 1,500 steps, and bits per byte of one whole test book, also by compressors.
+README.md has the setting. Each number of million tokens is a run with its whole schedule, so that
+no point is cut from a longer one. "book": the quickstart's memory and 1,500 steps, and bits per
+byte of one whole test book, also by compressors.
 """
 
 from argparse import Namespace

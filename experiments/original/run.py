@@ -2,11 +2,7 @@
 
     python -m experiments.original.run --original FOLDER [--seeds 1 2 3 4 5] [--only ours] [--fast]
 
-FOLDER is a clone of github.com/kimiyoung/transformer-xl. 6 layers of 256, a memory of 64, adaptive
-softmax, dropout 0.1, Adam with a cosine schedule and clipping as in its train.py, 2,930 updates of
-16 segments of 64 words. "ours" trains by `fit`. "original" is its network in a loop as in its
-train.py, with our initial weights of the same seed and the same segments, so that only random masks
-of dropout differ; its masks are made boolean, without which it does not run on today's PyTorch.
+FOLDER is a clone of github.com/kimiyoung/transformer-xl. README.md has the setting.
 """
 
 import time

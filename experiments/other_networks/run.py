@@ -2,12 +2,8 @@
 
     python -m experiments.other_networks.run [--seeds 1 2 3] [--only KIND ...] [--fast]
 
-The networks of this folder beside the Transformer-XL, named as those of a user's package. "text":
-the quickstart, in 2.5 minutes; "recall": which value was paired with this key, read in segments
-that do not contain the pair, in one minute. Minutes are those of a quiet machine (pace.py): steps
-are timed in turn first. The sizes give equal numbers of parameters; the settings are those of the
-configs, which were written for the Transformer-XL, with a usual learning rate and AdamW for the
-LSTM; none is tuned.
+README.md has the setting. "text": the quickstart, in 2.5 minutes; "recall": which value was paired
+with this key, in one minute. Minutes are those of a quiet machine (pace.py).
 """
 
 from argparse import Namespace

@@ -2,10 +2,7 @@
 
     python -m experiments.quickstart.run [--seeds 1 2 3] [--only KIND ...] [--fast]
 
-The configuration of the quickstart with a fixed number of steps. Kinds: its network ("memory"),
-also read with twice the memory and without; and one trained without memory ("alone"), also read by
-a window that moves by 8 tokens. xz and PPMd compress the test text alone and after the training
-text.
+README.md has the setting. "memory" is also read with twice the memory and without.
 """
 
 from argparse import Namespace

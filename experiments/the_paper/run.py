@@ -2,12 +2,9 @@
 
     python -m experiments.the_paper.run [--seeds 11 12 13 14 15] [--only KIND ...] [--fast]
 
-Networks of 0.46 million parameters on Python source. Early kinds have 0.7 million tokens and one
-rate. The others have 2.9 million, and the best of three rates on validation text after 0.7 million
-tokens of seed 0, which is not reported. Each is tested in segments, as trained, and with the
-attention length that is best on validation text: that of a memory, or of a window that moves by 8
-tokens. Of the longer segments of Table 10, one kind has equal tokens and the other equal updates.
-Also measured: the nats that a network saves on a passage that comes again after 64 tokens.
+README.md has the setting. Rates are chosen after the tokens of early kinds, with seed 0, which is
+not reported. Also measured: the nats that a network saves on a passage that comes again after 64
+tokens.
 """
 
 from argparse import Namespace
@@ -16,17 +13,15 @@ from typing import Any
 from experiments import common
 from experiments.how_far_back.passages import score_copies
 from experiments.results import load_records
-from experiments.the_paper.reading import (
-    cut_pieces,
-    measure_best_length,
-    read_with_memories,
-    score_segments,
-)
 from experiments.the_paper.rows import KINDS, READ, READ_LENS, Row
 from experiments.the_paper.training import (
     RATES,
     TUNING_SEED,
+    cut_pieces,
+    measure_best_length,
     pick_sizes,
+    read_with_memories,
+    score_segments,
     segment_len,
     train_kind,
     train_row,

@@ -2,10 +2,9 @@
 
     python -m experiments.tiny_shakespeare.run [--seeds 1 2 3] [--only KIND ...] [--fast]
 
-nanoGPT's CPU example (4 layers of 128, segments of 64, 12 rows, 2,000 steps, AdamW) without memory
-("recipe"); with Muon, the same parameters and tokens, without memory ("plain") and with a memory of
-64 ("memory"). d_inner is 448 instead of 512, because nanoGPT has no projection of distances. The
-recipe is also scored as nanoGPT does: by the mean of 20 random batches of the validation text.
+README.md has the setting. "recipe" is nanoGPT's CPU example; "plain" and "memory" have Muon.
+d_inner is 448 instead of 512, because nanoGPT has no projection of distances. The recipe is also
+scored as nanoGPT does: by the mean of 20 random batches of the validation text.
 """
 
 from argparse import Namespace

@@ -2,13 +2,9 @@
 
     python -m experiments.words.run [--seeds 1 2 3 4 5] [--only KIND ...] [--minutes 6 30] [--fast]
 
-Both have the same text in words, the same adaptive softmax with tied weights, dropout in all
-layers, rows and segments; the sizes give equal numbers of parameters. "adamw": AdamW and a dropout
-of 0.1. "tuned": the better of AdamW and Muon (with AdamW for all but the layers' matrices), and the
-best of three dropouts. Rates are doubled or halved until validation text gets worse, after a
-quarter of six minutes; dropout is chosen after half of the minutes; both with seed 0, which is not
-reported. Minutes are those of one thread that is not disturbed (pace.py): steps are timed in turn
-first, and the seconds of each training are recorded.
+README.md has the setting. "adamw": AdamW and a dropout of 0.1. "tuned": also the better of two
+optimizers, and the best of three dropouts. Rates are doubled or halved until validation text gets
+worse.
 """
 
 from argparse import Namespace
