@@ -5,9 +5,9 @@ one, which is the lower one of the next W states. Entry (i, c) of the product wi
 belongs to state (i + c) % W of the tile, so that the relative shift rotates each row. The softmax
 is computed online, and recomputed for gradients (Dao et al. 2022).
 
-A candidate for CUDA; no GPU has run it, tests run it in Triton's interpreter. It returns to the
-package when it is a fifth faster at the published sizes, or makes one fit. Gradients of r and b are
-atomic sums: they are not bit-identical in two runs.
+A candidate for CUDA (README.md has its speed); tests run it in Triton's interpreter. It returns to
+the package when it is a fifth faster at the published sizes, or makes one fit. Gradients of r and b
+are atomic sums: they are not bit-identical in two runs.
 
 B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 W queries, states or distances of a tile   P = K, padded to a power of two (16 or more)
