@@ -9,7 +9,6 @@ import pytest
 from experiments.speed import summary
 from experiments.speed.cases import CASES
 from experiments.speed.figures import draw_bench
-from experiments.speed.timing import Machine, Times
 from tests.golden import train_as_recorded
 from tests.helpers.pictures import has_curves
 
@@ -101,13 +100,13 @@ def test_bf16_weights_are_left_out_of_the_benchmark_where_the_cpu_lacks_bfloat16
     ],
 )
 def test_a_spoilt_case_is_named_and_counted_by_its_operations(load, product_ms, step_ms, reason):
-    machine = Machine(1, load)
+    machine = summary.Machine(1, load)
     machine.seconds = [0.01, 0.01, 0.01, product_ms / 1e3]
     case = CASES[0].shrink()
     seconds = {"ours": [step_ms / 1e3, step_ms / 1e3, 0.1], summary.FLOOR: [0.05]}
     sums = {"ours": 0.08, summary.FLOOR: 0.02}
     details = {name: {"memory_mb": 9} for name in seconds}
-    times = Times(seconds, machine, machine.find_disturbance(seconds), sums, machine)
+    times = summary.Times(seconds, machine, machine.find_disturbance(seconds), sums, machine)
     found = summary.summarize(case, times, details)
     assert (found["spoilt"], "SPOILT: " in summary.format_case(found)) == (reason, bool(reason))
     trusted, floor = (0.08, 0.02) if reason else (0.1, 0.05)

@@ -31,8 +31,7 @@ from experiments.speed.cases import CASES, Case
 from experiments.speed.command import make_parser, parse_args, write_results
 from experiments.speed.figures import draw_bench
 from experiments.speed.steps import Steps, call_here, start_workers
-from experiments.speed.summary import compare, format_case, summarize
-from experiments.speed.timing import Machine, time_workers
+from experiments.speed.summary import Machine, compare, format_case, summarize, time_workers
 from txl_lightning.machine import commit
 from txl_lightning.model.kernels import KERNELS
 

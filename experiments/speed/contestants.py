@@ -34,7 +34,6 @@ PACKAGES = {
 """What each peer imports."""
 FLOOR, READING, ORIGINAL = "products alone", "reading its bytes", "original"
 BEFORE = "ours before"  # ours as in another checkout
-LIMITS = (FLOOR, READING)
 WEIGHTS = ("bf16",)
 
 
