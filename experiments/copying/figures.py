@@ -43,12 +43,9 @@ def draw(records: results.Records, folder: Path) -> None:
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
-    ways = {"best length": "best", "in segments": "segments"}
     rows = []
-    for name, way in ways.items():
-        memory, alone = (results.collect(records, way, kind=kind) for kind in NAMES)
-        effects = results.percent_less(memory, alone)
-        rows.append(
-            Contrast(f"recurrence against none ({name})", effects, "% less perplexity", MARGIN)
-        )
+    for way, name in {"best": "best length", "segments": "in segments"}.items():
+        effects = results.percent_less(*(results.collect(records, way, kind=k) for k in NAMES))
+        name = f"recurrence against none ({name})"
+        rows.append(Contrast(name, effects, "% less perplexity", MARGIN))
     return rows

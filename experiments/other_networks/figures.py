@@ -44,14 +44,9 @@ def count_minutes(record: dict[str, Any]) -> float:
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
-    ours = collect(records, "text", "xl")
+    ours, *others = (collect(records, "text", name) for name in NETWORKS)
+    names = (f"Transformer-XL against {name}" for name in [*NETWORKS.values()][1:])
     return [
-        results.compare(
-            f"Transformer-XL against {NETWORKS[name]}",
-            ours,
-            collect(records, "text", name),
-            "bits per byte",
-            MARGIN,
-        )
-        for name in ("lstm", "tokens")
+        results.compare(name, ours, theirs, "bits per byte", MARGIN)
+        for name, theirs in zip(names, others, strict=True)
     ]

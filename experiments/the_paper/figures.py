@@ -91,12 +91,8 @@ def list_memories(records: Records) -> list[list[Any]]:
     rows = [["nats per subword, by length of memory", *lengths]]
     for kind in dict.fromkeys(record["kind"] for record in read.values()):
         found = results.collect(read, "nats_by_memory", kind=kind).values()
-        rows.append(
-            [
-                name_kind(kind),
-                *(results.format_spread([nats[n] for nats in found]) for n in lengths),
-            ]
-        )
+        cells = (results.format_spread([nats[n] for nats in found]) for n in lengths)
+        rows.append([name_kind(kind), *cells])
     return rows
 
 

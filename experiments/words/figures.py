@@ -62,10 +62,8 @@ def find(records: results.Records, net: str, setup: str, minutes: float) -> list
 def list_contrasts(records: results.Records) -> list[Contrast]:
     rows = []
     for (setup, minutes), name in SETUPS.items():
-        xl, lstm = (
-            {record["seed"]: record["nats"] for record in find(records, net, setup, minutes)}
-            for net in NETS
-        )
+        kinds = ({"kind": f"{net} {setup}", "minutes": minutes} for net in NETS)
+        both = (results.collect(records, "nats", **kind) for kind in kinds)
         name = f"{name}: Transformer-XL against LSTM"
-        rows.append(results.compare(name, xl, lstm, "nats per word", MARGIN))
+        rows.append(results.compare(name, *both, "nats per word", MARGIN))
     return rows
