@@ -9,8 +9,8 @@ is timed. A training step is forward, backward and fused AdamW. Where other work
 it says so, and what counts is the sum over operations of count x fastest time, on one thread.
 
 PATH is a checkout of kimiyoung/transformer-xl. With --before TREE, another checkout of this project
-takes part, too. Results are JSON with a figure beside it. With --compare, what is ours and slower
-than in an earlier result is named, and the exit code is 1.
+takes part, too, if its steps.py has make_here. Results are JSON with a figure beside it. With
+--compare, what is ours and slower than in an earlier result is named, and the exit code is 1.
 """
 
 import argparse
