@@ -231,7 +231,11 @@ def test_an_odd_value_of_any_option_is_accepted_or_refused(parse_words, command)
 
 
 @pytest.mark.slow
-def test_an_odd_value_of_any_option_of_fit_is_accepted_or_refused(parse_fit):
+def test_an_odd_value_of_any_option_of_fit_is_accepted_or_refused(
+    parse_fit, tmp_path, monkeypatch
+):
+    # Parsing makes the folder of trainer.default_root_dir.
+    monkeypatch.chdir(tmp_path)
     for option in entry.import_module("txl_lightning.training.cli").make_parser("fit").names:
         if option.rpartition(".")[2] not in ("help", "print_config"):
             for value in ODD:

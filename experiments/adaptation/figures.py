@@ -1,9 +1,11 @@
 """Tables and figure of adaptation on four texts, from results.json alone."""
 
 from pathlib import Path
+from statistics import median
 
 from experiments import results
 from experiments.contrasts import Contrast
+from txl_lightning.analysis.plots import open_figure
 
 TEXTS = {
     "python source": "Python source",
@@ -18,23 +20,23 @@ WAYS = {
     "both": "adapted: both",
 }
 PPMD = "PPMd after the training text"
-DRAWN = {"static": "static", "both": "adapted by a cache and gradient steps"}
 MARGIN = 0.01  # bits per byte
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
-    """Return bits per byte by text and way of reading, and as a share of PPMd's."""
-    rows = [["text", "reading", "bits per byte (seeds)", "share of PPMd's"]]
+    """Return bits per byte by text and way of reading, the share of PPMd's, and the time."""
+    rows = [["text", "reading", "bits per byte (seeds)", "share of PPMd's", "time, static = 1"]]
     for kind, text in TEXTS.items():
         ppmd = records.get(f"ppmd {kind}")
         for way, name in WAYS.items() if ppmd else ():
             if values := collect(records, kind, way).values():
                 share = results.spread(values)[0] / ppmd["after"]
-                rows.append([text, name, results.format_spread(values), f"{share:.2f}"])
+                cells = [results.format_spread(values), f"{share:.2f}"]
+                rows.append([text, name, *cells, f"{compare_time(records, kind, way):.1f}"])
         if ppmd:
             alone = f"PPMd of order {ppmd['order']} alone"
-            rows.append([text, alone, f"{ppmd['alone']:.3f}", ""])
-            rows.append([text, PPMD, f"{ppmd['after']:.3f}", "1"])
+            rows.append([text, alone, f"{ppmd['alone']:.3f}", "", ""])
+            rows.append([text, PPMD, f"{ppmd['after']:.3f}", "1", ""])
     return [rows]
 
 
@@ -58,23 +60,28 @@ def collect(records: results.Records, kind: str, way: str) -> results.BySeed:
     return results.collect(records, "bits_per_byte", way, kind=kind)
 
 
+def compare_time(records: results.Records, kind: str, way: str) -> float:
+    """Return how often static evaluation fits in the seconds of this one: the median of seeds."""
+    tests = [record["tests"] for record in results.select(records, kind=kind)]
+    return median(test[way]["seconds"] / test["static"]["seconds"] for test in tests)
+
+
 def draw(records: results.Records, folder: Path) -> None:
-    """Draw the bits of each seed, static and adapted, beside PPMd's."""
-    found = {kind: [*collect(records, kind, "both")] for kind in TEXTS}
-    seeds = results.count_seeds(*(len(each) for each in found.values() if each))
-    xlabel = "bits per byte of the test text (fewer is better; a mark is a seed)"
-    title = f"Five minutes of training, then adapted while reading ({seeds})"
-    with results.draw_figure(folder / "adaptation.png", title, 8, 3, xlabel=xlabel) as axes:
-        for place, (way, name) in enumerate(DRAWN.items()):
-            style = results.STYLES[place]
-            points = [
-                (value, TEXTS[kind])
-                for kind in TEXTS
-                for value in collect(records, kind, way).values()
-            ]
-            axes.plot(*zip(*points, strict=True), linestyle="", label=name, **style)
-        ppmd = [(records[f"ppmd {kind}"]["after"], TEXTS[kind]) for kind in TEXTS if found[kind]]
-        style = {"color": results.COLOURS[-1], "marker": "D"}
-        axes.plot(*zip(*ppmd, strict=True), linestyle="", label=PPMD, **style)
-        axes.margins(y=0.2)
-        axes.invert_yaxis()
+    """Draw the bits of each seed, from static to adapted, beside PPMd's; a panel for each text."""
+    kinds = [kind for kind in TEXTS if collect(records, kind, "both")]
+    seeds = results.count_seeds(*(len(collect(records, kind, "both")) for kind in kinds))
+    with open_figure(folder / "adaptation.png", len(kinds), (2.3 * len(kinds) + 2, 2.6)) as panels:
+        for axes, kind in zip(panels, kinds, strict=True):
+            for way, name in WAYS.items():
+                time = compare_time(records, kinds[0], way)
+                label = f"{name}\n{time:.1f} times as long" if way != "static" else name
+                found = [*collect(records, kind, way).values()]
+                axes.plot(found, [label] * len(found), "o", color=results.COLOURS[0], alpha=0.7)
+            ppmd = records[f"ppmd {kind}"]["after"]
+            axes.plot(ppmd, "PPMd after the\ntraining text", "D", color=results.COLOURS[-1])
+            axes.axvline(ppmd, color=results.COLOURS[-1], linewidth=0.8)
+            axes.set_title(TEXTS[kind], fontsize=10)
+            axes.margins(x=0.15, y=0.12)
+        panels[0].invert_yaxis()
+        title = f"Bits per byte after five minutes of training (fewer is better; {seeds})"
+        panels[0].figure.suptitle(title, fontsize=11)

@@ -18,8 +18,8 @@ from .protocols import Protocol
 from .scoring import score_text
 
 CACHE_LEN = 20_000
-THETAS = (20.0, 30.0, 45.0, 60.0)
-WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6)
+THETAS = (15.0, 30.0, 45.0, 60.0)
+WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 RATES = (0.1, 0.03, 0.2, 0.0)
 Clock = Callable[[], float]
 
