@@ -1,4 +1,4 @@
-"""Write docs/api.md: the public names, each with its first sentences and its example.
+"""Write docs/api.md: the public names, each with its signature, first sentences and example.
 
     python docs/make_api.py
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import txl_lightning
+from txl_lightning.model import transformer_xl
 
 PAGE = Path(__file__).with_name("api.md")
 SOURCE = Path(__file__).parents[1] / "txl_lightning"
@@ -26,7 +27,15 @@ HEAD = """# Public names
 `from txl_lightning import ...` has the names below. `help(NAME)` prints all of their arguments.
 [Training in Python](train.md#in-python) uses most of them together. In the examples, `version_0`
 is a run's folder. This page is written by [`make_api.py`](make_api.py) from the docstrings.
+
+A tensor's name ends with its dimensions: `tokens_BL` has a row for each text, and L tokens in each.
+
+```text
+{legend}
+T tokens of a whole text
+```
 """
+LONGEST_DEFAULT = 24
 
 
 def make_page() -> str:
@@ -34,7 +43,8 @@ def make_page() -> str:
     grouped = {name for names in GROUPS.values() for name in names}
     if grouped != {*txl_lightning.HOMES}:
         raise ValueError(f"GROUPS: {grouped ^ {*txl_lightning.HOMES}}; expected the public names")
-    parts = [HEAD]
+    legend = inspect.cleandoc(transformer_xl.__doc__ or "").rpartition("\n\n")[2]
+    parts = [HEAD.format(legend=legend)]
     for group, names in GROUPS.items():
         parts.append(f"## {group}\n")
         parts += [describe(name, getattr(txl_lightning, name)) for name in names]
@@ -42,7 +52,7 @@ def make_page() -> str:
 
 
 def describe(name: str, value: Any) -> str:
-    """Return a name's heading, the text before its arguments, and its example."""
+    """Return a name's heading, its signature, the text before its arguments, and its example."""
     text = re.split(r"\n\n(?:Args|Raises):\n", inspect.getdoc(value) or "")[0]
     parts = doctest.DocTestParser().parse(text)
     prose = "".join(part for part in parts if isinstance(part, str))
@@ -52,7 +62,19 @@ def describe(name: str, value: Any) -> str:
     path = Path(file or "").relative_to(SOURCE)
     source = f"[`{path}`](../txl_lightning/{path})"
     code = f"```python\n{example[0]}\n```\n" if example else ""
-    return f"### {name}\n\n{prose}\n\nSource: {source}\n\n{code}"
+    return f"### {name}\n\n`{sign(name, value)}`\n\n{prose}\n\nSource: {source}\n\n{code}"
+
+
+def sign(name: str, value: Any) -> str:
+    """Return a call with the names of all arguments, and defaults that are short."""
+    signature = inspect.signature(value)
+    parameters = []
+    for each in signature.parameters.values():
+        is_long = len(repr(each.default)) > LONGEST_DEFAULT or " object at " in repr(each.default)
+        default = "..." if is_long and each.default is not each.empty else each.default
+        parameters.append(each.replace(annotation=each.empty, default=default))
+    signature = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    return f"{name}{signature}".replace("'...'", "...")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from jsonargparse import (
     Namespace,
 )
 
-from .errors import prefix_errors, require, shorten, suggest_key
+from .errors import invalid, prefix_errors, require, shorten, suggest_key
 from .files import find_config
 from .imports import REFUSED
 from .option_values import TypedOption, ValueOption, format_value
@@ -137,6 +137,7 @@ UNKNOWN_OPTION = re.compile(
     r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.]+)'"
 )
 KEY = re.compile(r'Parser key "([\w.]+)"')
+UNKNOWN_WORD = re.compile("unrecognized arguments: (.+)")
 OUR_MESSAGE = re.compile(r"[\w.]+: invalid .*; expected .*")
 CLASS_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)':\s+(.*)")
 
@@ -213,6 +214,9 @@ class Parser(ArgumentParser):
         if not isinstance(settings, dict):
             shown = shorten(format_value(settings))
             raise TypeError(f"invalid {shown}; expected settings by name")
+        if self.command and settings.get("config") is not None:
+            expected = "--config on the command line, once for each file"
+            raise TypeError(str(invalid("config", format_value(settings["config"]), expected)))
         self.drop_empty_sections(settings)
         return self._apply_actions(settings, prev_cfg=prev_cfg)
 
@@ -243,6 +247,10 @@ class Parser(ArgumentParser):
             option, *parts = match.groups()
             known = ".".join(filter(None, parts))
             return suggest_key(option or known, self.names, "--" if option else "")
+        if self.command and (match := UNKNOWN_WORD.search(message)):
+            named = {"data.path", "path"} & (self.names - {self.command.arguments})
+            hint = f"did you mean --{min(named)} {match[1]}?" if named else "expected options"
+            return f"unknown word {match[1]}; {hint}"
         if match := OUR_MESSAGE.search(message):
             return match[0]
         if "Unable to load config" in message:

@@ -188,8 +188,12 @@ def suggest_key(key: str, known: Iterable[str], dashes: str = "") -> str:
     last = key.rpartition(".")[2]
     # The first name with each last part: an equal one is a better hint than a similar spelling.
     lasts = {name.rpartition(".")[2]: name for name in reversed(names)}
-    near = [lasts[last]] if last in lasts else difflib.get_close_matches(key, names, 1, 0.75)
+    # --seed is seed_everything rather than data.seed.
+    near = [name for name in names if name.startswith(f"{key}_")]
+    near = near or [lasts[each] for each in [last] if each in lasts]
+    near = near or difflib.get_close_matches(key, names, 1, 0.75)
     near = near or [lasts[each] for each in difflib.get_close_matches(last, lasts, 1, 0.75)]
+    near = near or [lasts[each] for each in lasts if last.endswith(f"_{each}")]
     hint = f"did you mean {dashes}{near[0]}?" if near else "see --help for the known ones"
     return f"unknown option {dashes}{key}; {hint}" if dashes else f"{key}: unknown key; {hint}"
 

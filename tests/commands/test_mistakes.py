@@ -26,6 +26,9 @@ MISTAKES = [
     ("generate --prompt_file=latin.txt", 3, "prompt: latin.txt: byte 3 is not UTF-8 text"),
     ("generate --prompt_ids='1 2 999'", 2, "prompt_ids: invalid 999; expected ids from 0 to 255"),
     ("evaluate --protocol=papr", 2, "protocol: invalid papr; expected one of segments, "),
+    ("evaluate letters.txt", 2, "unknown word letters.txt; did you mean --path letters.txt?"),
+    ("evaluate --eval_mem_len=9", 2, "unknown option --eval_mem_len; did you mean --mem_len?"),
+    ("evaluate --window=9 --mem_len=5", 2, "mem_len: invalid 5; expected 0 with window, which"),
     ("evaluate --tgt_len=0", 2, "tgt_len: invalid 0; expected at least 1"),
     ("evaluate --corpus=novels", 2, "corpus: invalid novels; expected one of python_sour"),
     ("prepare letters.txt --vocab=none.json", 3, "data.vocab: invalid none.json (No such file or"),
@@ -140,6 +143,15 @@ def test_folder_without_a_checkpoint_is_exit_code_4(refused, tmp_path, command):
     (tmp_path / "empty").mkdir()
     code, line = refused(command, "empty")
     assert (code, line[:36]) == (4, "empty: no checkpoint in this folder;")
+
+
+@pytest.mark.parametrize("command", ["test", "evaluate", "generate", "inspect"])
+@pytest.mark.parametrize("where", ["runs/version_2", "runs/quickstart/version_0"])
+def test_folder_that_holds_runs_is_refused_with_one_of_them(refused, where, command):
+    for name in ("version_1", Path(where).name):
+        (Path(where).parent / name / "checkpoints").mkdir(parents=True, exist_ok=True)
+    code, line = refused(command, "runs")
+    assert (code, f"folder; expected a run's folder, such as {where}, or one" in line) == (4, True)
 
 
 @pytest.mark.parametrize("words", ["generate --max_new_tokens=0 --prompt=ab", "evaluate"])

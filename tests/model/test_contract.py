@@ -1,5 +1,7 @@
 """Properties of every network with the contract: TransformerXL, that of the page, and examples."""
 
+import re
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from txl_lightning import TransformerXLConfig
 from txl_lightning.model import EvalLengths, make_reader
 from txl_lightning.model.config import describe_config
 from txl_lightning.model.contract import join_rows
+from txl_lightning.model.contract_check import check_network
 
 CONFIGS = {
     "TransformerXL": lambda: TransformerXLConfig(n_token=11, n_layer=2, d_model=8, mem_len=40),
@@ -101,3 +104,60 @@ def test_config_is_rebuilt_from_plain_settings(net):
     plain = describe_config(net.config)
     plain.pop("class_path", None)
     assert type(net.config)(**plain) == net.config
+
+
+def test_network_with_the_contract_is_accepted_and_not_modified(net):
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    check_network(net.train().float())
+    check_network(net, tgt_len=3)
+    assert net.training
+    torch.testing.assert_close(dict(net.state_dict()), before, check_dtype=False)
+
+
+def test_page_of_own_networks_checks_its_network(own_package, repository):
+    page = (repository / "docs" / "own_network.md").read_text()
+    _, code = re.findall("```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(code, names)
+    assert names["check_network"] is check_network
+
+
+def look_ahead(net, tokens_BL, memory):
+    return net(torch.cat([tokens_BL[:, 1:], tokens_BL[:, :1]], 1), memory)
+
+
+def mix_rows(net, tokens_BL, memory):
+    logits_BLV, memory = net(tokens_BL, memory)
+    return logits_BLV + logits_BLV.mean(0), memory
+
+
+def forget(net, tokens_BL, memory):
+    return net(tokens_BL)
+
+
+FAULTS = {look_ahead: "later tokens", mix_rows: "other rows", forget: "two segments of 8 tokens"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_network_that_breaks_the_contract_is_refused_with_the_reason(net, fault):
+    forward = type(net).forward
+
+    class Faulty(type(net)):
+        def forward(self, tokens_BL, memory=None, *others):
+            return fault(lambda *inputs: forward(self, *inputs), tokens_BL, memory)
+
+    net.__class__ = Faulty
+    with pytest.raises(ValueError, match=f"network: .*{FAULTS[fault]}"):
+        check_network(net)
+
+
+def test_faults_of_rows_and_of_the_loss_are_refused_with_the_reason(own_package, monkeypatch):
+    net = own_package.MyConfig(n_token=11, width=8).build()
+    with monkeypatch.context() as patch:
+        rows = own_package.MyMemory.rows
+        patch.setattr(own_package.MyMemory, "rows", lambda memory, _: rows(memory, slice(2)))
+        with pytest.raises(ValueError, match=r"network: memory\.rows gives other rows"):
+            check_network(net)
+    monkeypatch.setattr(net, "loss", lambda x_BL, y_BL: (x_BL.double(), None))
+    with pytest.raises(ValueError, match="network: loss is not that of the logits"):
+        check_network(net)

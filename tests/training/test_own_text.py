@@ -1,6 +1,7 @@
 """A text of one's own without a network is trained by the recipe of its size."""
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -140,3 +141,38 @@ def test_only_what_is_read_of_a_folder_decides_its_recipe(long_text):
     assert own_text.count_bytes(data) == size
     data.vocab = "bytes"
     assert own_text.count_bytes(data) == size + 500
+
+
+@pytest.mark.parametrize("words", ["", "--config=hardware/cpu", "--config=none.yaml"])
+def test_fit_without_a_text_is_refused_with_what_to_give(refused, words):
+    Path("none.yaml").write_text("data: {path: null, batch_size: 4}")
+    code, line = refused("fit", *words.split())
+    expected = "--data.path my.txt, --data.corpus NAME or --config quickstart"
+    start = f"data.path: missing; expected {expected} (first: txl-lightning quickstart)"
+    assert (code, line) == (2, start)
+
+
+def test_text_is_given_by_a_config_of_any_form_or_by_the_checkpoints_run(
+    accepted, small, run_folder, text_file
+):
+    Path("text.yaml").write_text(f"path: {text_file}")
+    *options, _ = small
+    for words in (
+        [f"--config={{data: {{path: {text_file}}}}}"],
+        ["--data=text.yaml"],
+        [f"--ckpt_path={run_folder}", "--trainer.max_steps=6"],
+    ):
+        accepted("fit", *options, *words)
+
+
+def test_measurement_of_converted_weights_needs_a_text(accepted, refused, run_folder, text_file):
+    accepted("convert", run_folder, "--out=converted")
+    code, line = refused("test", "converted")
+    assert (code, line[:19]) == (2, "data.path: missing;")
+    accepted("test", "converted", f"--data.path={text_file}")
+
+
+def test_an_empty_section_of_a_config_leaves_the_recipe(accepted, long_text):
+    Path("empty.yaml").write_text("model:")
+    [line], _ = fit(accepted, long_text, "--config=empty.yaml", "--trainer.max_steps=2")
+    assert "bpe" in line

@@ -131,7 +131,7 @@ def test_a_trainer_in_python_that_goes_by_epochs_is_refused(train, options, mess
         ([{"trainer": {"max_steps": 9}}, {"trainer": {"max_epochs": 3}}], [], True),
         ([{"trainer": {"max_epochs": 3}}, {"trainer": {"max_steps": 9}}], [], False),
         ([{"trainer": {"max_epochs": 3, "max_steps": 9}}], [], False),
-        ([{"trainer": None}, None, 3], [], False),
+        ([{"trainer": None}, {}], [], False),
         ([], ["--trainer.max_epochs=-1"], False),
         ([{"trainer": {"max_epochs": 3}}, {"trainer": {"max_epochs": -1}}], [], False),
         ([{"trainer": {"max_epochs": 3}}], ["--data.path", "max_steps"], True),

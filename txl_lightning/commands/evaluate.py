@@ -63,6 +63,9 @@ def evaluate_command(
         **lengths: Values that replace those of the protocol.
     """
     settings = get_protocol(protocol, **lengths)
+    is_window = lengths.get("window") is not None
+    expected = "0 with window, which sees only its own tokens"
+    require(not is_window or settings.mem_len == 0, "mem_len", settings.mem_len, expected)
     check_array_file("per_token", per_token)
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))

@@ -39,7 +39,7 @@ class Sampling:
     penalty_window: int = 64
     """Number of recent tokens that are penalized, including the prompt's."""
     seed: int | None = None
-    """Random seed; each text has different numbers, and no other seed has them."""
+    """Equal seeds give equal texts, and a call's texts differ; left out, torch draws a seed."""
 
     def __post_init__(self) -> None:
         convert_fields(self)

@@ -44,11 +44,18 @@ from .precision import call, call_with_weights_in
 class TransformerXL(nn.Module):
     """A language model that reads text in segments, with a memory of previous ones (Section 3).
 
-    >>> net = TransformerXL(TransformerXLConfig(n_token=9, n_layer=2, d_model=8, mem_len=6))
-    >>> logits_BLV, memory = net(torch.tensor([[1, 2, 3, 4]]))
-    >>> logits_BLV, memory = net(torch.tensor([[5, 6, 7, 8]]), memory)
+    >>> net = TransformerXL(TransformerXLConfig(n_token=256, d_model=8, mem_len=16)).eval()
+    >>> text_BT = torch.tensor([[*b"To be, or not to be, that is the question"]])
+    >>> logits_BLV, memory = net(text_BT[:, :9])
     >>> logits_BLV.shape, memory.filled_B
-    (torch.Size([1, 4, 9]), tensor([6]))
+    (torch.Size([1, 9, 256]), tensor([9]))
+    >>> nats, memory = [], None
+    >>> for start in range(0, 40, 8):
+    ...     inputs_BL, targets_BL = text_BT[:, start : start + 8], text_BT[:, start + 1 : start + 9]
+    ...     nats_BL, memory = net.loss(inputs_BL, targets_BL, memory)
+    ...     nats.append(nats_BL.detach())
+    >>> f"{torch.cat(nats, 1).mean() / torch.tensor(2.0).log():.0f} bits per byte"
+    '8 bits per byte'
     """
 
     # Training may replace the first by one that recomputes, and the second by a compiled one.

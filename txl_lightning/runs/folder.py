@@ -47,7 +47,10 @@ def find_checkpoint(path: str | Path) -> Path:
     candidates = (path / part / name for name in (BEST, LAST) for part in (CHECKPOINTS, ""))
     if found := next(filter(Path.is_file, candidates), None):
         return found
-    expected = "expected a run's folder, or one written by convert"
+    deeper = sorted(path.glob(f"*/version_*/{CHECKPOINTS}"))
+    inside = list_versions(path) or [each.parent for each in deeper]
+    example = f", such as {inside[0]}" if inside else ""
+    expected = f"expected a run's folder{example}, or one written by convert"
     raise CheckpointError(f"{path}: no checkpoint in this folder; {expected}")
 
 

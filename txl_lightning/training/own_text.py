@@ -75,7 +75,7 @@ def needs_recipe(words: list[str], settings: Namespace) -> bool:
     """Return True if no config, class or checkpoint gives a network or an optimizer."""
     if settings.ckpt_path not in (None, "last") or "class_path" in settings.model.net:
         return False
-    models = [config.get("model", {}) for config in load_configs(words)]
+    models = [config.get("model") or {} for config in load_configs(words)]
     parts = {"net", "optim", "class_path"}
     return not any(isinstance(model, str) or parts & model.keys() for model in models)
 

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest, load_data_settings
 from ..checkpoints.mirror import fetch_newer
-from ..command_line import take_option
+from ..command_line import PROGRAM, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
@@ -23,7 +23,7 @@ from .callbacks.checkpointing import has_stopped, is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
-from .options import Resume
+from .options import Resume, load_configs
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -88,6 +88,18 @@ def find_defaults(
     if list_texts(data) != DEFAULT_TEXTS or any(word.startswith("--data.corpus") for word in words):
         names -= set(TEXTS)
     return defaults | flatten_settings({name: settings[name] for name in names}, "data.")
+
+
+def require_text(words: list[str], checkpoint: LoadedCheckpoint | None) -> None:
+    """Refuse options and configs that name no text, unless the checkpoint's run has one."""
+    if checkpoint is not None and load_data_settings(checkpoint.path):
+        return
+    given = {word.lstrip("-").partition("=")[0] for word in words}
+    for config in load_configs(words):
+        given |= {key for key, value in flatten_settings(config).items() if value is not None}
+    if given.isdisjoint({"data", *(f"data.{name}" for name in TEXTS)}):
+        expected = "--data.path my.txt, --data.corpus NAME or --config quickstart"
+        raise ValueError(f"data.path: missing; expected {expected} (first: {PROGRAM} quickstart)")
 
 
 def names_new_text(data: Namespace, path: Path) -> bool:
