@@ -34,8 +34,25 @@ def plan_minutes(
     return common.plan_steps(count_steps(minutes, seconds), validations)
 
 
-def measure(args: Namespace, steps: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
-    """Return a record of the seconds of each step."""
+def measure(
+    args: Namespace,
+    kinds: Mapping[str, tuple[common.Options, int]],
+    tokens_BT: Tensor | None = None,
+) -> dict[str, Any]:
+    """Return a record of the seconds of a step that `fit` takes with the options of each kind.
+
+    `kinds` also has sizes of vocabularies; tokens are random if none are given.
+    """
+    is_narrow, steps = args.precision != "32-true", {}
+    for kind, (options, n_token) in kinds.items():
+        net, optim = (
+            {name.removeprefix(group): options[name] for name in options if name.startswith(group)}
+            for group in ("model.net.", "model.optim.")
+        )
+        shape = options["data.batch_size"], options["data.tgt_len"] + 1
+        read_BT = torch.randint(n_token, shape) if tokens_BT is None else tokens_BT
+        config = make_config(net | {"n_token": n_token})
+        steps[kind] = make_step(config, OptimConfig(**optim), read_BT, is_narrow)
     return {"kind": "pace", "step_seconds": time_in_turn(steps, args.fast)}
 
 
@@ -49,18 +66,6 @@ def time_in_turn(steps: Mapping[str, Callable[[], None]], fast: bool = False) ->
                 step()
             seconds[name].append((time.perf_counter() - start) / REPEATS)
     return {name: min(times) for name, times in seconds.items()}
-
-
-def make_step_of(
-    options: Mapping[str, Any], tokens_BT: Tensor, n_token: int, is_narrow: bool = False
-) -> Callable[[], None]:
-    """Return a function that trains a step as `fit` with these options does."""
-    net, optim = (
-        {name.removeprefix(group): options[name] for name in options if name.startswith(group)}
-        for group in ("model.net.", "model.optim.")
-    )
-    config = make_config(net | {"n_token": n_token})
-    return make_step(config, OptimConfig(**optim), tokens_BT, is_narrow)
 
 
 def make_step(

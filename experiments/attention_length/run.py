@@ -9,8 +9,6 @@ worse, after a quarter of the minutes, with seed 0, which is not reported.
 from argparse import Namespace
 from typing import Any
 
-import torch
-
 from experiments import common, pace
 from experiments.depth.run import find_prefix
 from experiments.results import load_records
@@ -57,13 +55,8 @@ def main() -> None:
 
 def time_kinds(args: Namespace) -> dict[str, Any]:
     """Return the seconds of a step by kind."""
-    steps = {}
-    for kind, (text, net) in KINDS.items():
-        rows, length = NETS[net]["data.batch_size"], NETS[net]["data.tgt_len"]
-        tokens_BT = torch.randint(N_TOKEN[text], (rows, length + 1))
-        is_narrow = args.precision != "32-true"
-        steps[kind] = pace.make_step_of(OPTIONS | NETS[net], tokens_BT, N_TOKEN[text], is_narrow)
-    return pace.measure(args, steps)
+    kinds = {kind: (OPTIONS | NETS[net], N_TOKEN[text]) for kind, (text, net) in KINDS.items()}
+    return pace.measure(args, kinds)
 
 
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from experiments import common, compressors, pace
 from experiments.results import load_records
 from txl_lightning.data.corpora import ENWIK8, place_file
@@ -62,11 +60,8 @@ def find_prefix() -> Path:
 
 def time_kinds(args: Namespace) -> dict[str, Any]:
     """Return the seconds of a step with and without memory."""
-    tokens_BT = torch.randint(256, (ROWS, SEGMENT + 1))
-    how = tokens_BT, 256, args.precision != "32-true"
-    kinds = ("4, memory", "4")
-    steps = {kind: pace.make_step_of(OPTIONS | choose_net(kind), *how) for kind in kinds}
-    return pace.measure(args, steps)
+    kinds = {kind: (OPTIONS | choose_net(kind), 256) for kind in ("4, memory", "4")}
+    return pace.measure(args, kinds)
 
 
 def name_net(kind: str) -> str:

@@ -9,8 +9,6 @@ with this key, in one minute. Minutes are those of a quiet machine (pace.py).
 from argparse import Namespace
 from typing import Any
 
-import torch
-
 from experiments import common, pace
 from txl_lightning.errors import flatten_settings
 from txl_lightning.files import load_yaml
@@ -44,13 +42,8 @@ def main() -> None:
 
 def time_kinds(args: Namespace) -> dict[str, Any]:
     """Return the seconds of a step by kind."""
-    steps = {}
-    for kind in KINDS:
-        options, n_token = choose_options(kind), N_TOKEN[kind.split("-")[0]]
-        shape = options["data.batch_size"], options["data.tgt_len"] + 1
-        how = torch.randint(n_token, shape), n_token, args.precision != "32-true"
-        steps[kind] = pace.make_step_of(options, *how)
-    return pace.measure(args, steps)
+    kinds = {kind: (choose_options(kind), N_TOKEN[kind.split("-")[0]]) for kind in KINDS}
+    return pace.measure(args, kinds)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:

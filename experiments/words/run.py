@@ -70,13 +70,12 @@ def time_steps(args: Namespace, optimizers: Sequence[str]) -> dict[str, Any]:
     text = OPTIONS | more
     store = DataConfig(corpus=text["data.corpus"], vocab=text.get("data.vocab")).open_text()
     tokens_BT = torch.from_numpy(store.ids("train")[: ROWS * (SEGMENT + 1)].astype("int64"))
-    how = tokens_BT.view(ROWS, -1), store.vocab.n_token, args.precision != "32-true"
-    steps = {
-        f"{net} {optimizer}": pace.make_step_of(choose(net, optimizer) | more, *how)
+    kinds = {
+        f"{net} {optimizer}": (choose(net, optimizer) | more, store.vocab.n_token)
         for net in NETS
         for optimizer in optimizers
     }
-    return pace.measure(args, steps)
+    return pace.measure(args, kinds, tokens_BT.view(ROWS, -1))
 
 
 def choose(net: str, optimizer: str, rate: float = FIRST_RATE, dropout: float = 0.1) -> dict:
