@@ -24,11 +24,12 @@ import torch
 
 from experiments.results import load_records
 from txl_lightning import TransformerXL
-from txl_lightning.__main__ import run
+from txl_lightning.__main__ import describe_error, run
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.data.store import Store
 from txl_lightning.data.tasks import TaskStore
 from txl_lightning.data.vocab import Vocabulary
+from txl_lightning.errors import DataError
 from txl_lightning.files import write_json
 from txl_lightning.machine import describe_environment
 
@@ -123,13 +124,18 @@ def measure_once(
 ) -> None:
     """Add the result of `measure(args, *values)` to results.json, unless `name` is there.
 
+    A missing text is one line, with exit code 3.
     `seconds` in the record is the wall time of the call, without that of earlier, stopped ones.
     """
     if name in load_records(args.out):
         print(f"{name}: measured already, in {args.out}; to measure it again, give another --out")
         return
     began = time.monotonic()
-    result = measure(args, *values)
+    try:
+        result = measure(args, *values)
+    except DataError as error:
+        print(f"error: {describe_error(error)}", file=sys.stderr)
+        sys.exit(error.exit_code)
     record = {name: result | {"seconds": time.monotonic() - began, "origin": args.origin}}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_json({"fast": args.fast, "records": load_records(args.out) | record}, args.out)

@@ -1,11 +1,16 @@
 """Shipped experiments run and give correct results."""
 
 import copy
+import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from experiments.music import run as music
+from experiments.novels import run as novels
+from experiments.novels import texts
 from experiments.speed import summary
 from experiments.speed.cases import CASES
 from experiments.speed.figures import draw_bench
@@ -151,3 +156,40 @@ def test_the_check_of_a_gpu_runs_its_parts_on_a_cpu_in_tiny_sizes(run_experiment
     assert {"sdpa", "matmul", "triton"} <= {row["kernel"] for row in speed}
     assert [row["resumed"] for row in resume] == [0, 0]
     assert {"ptxas", "float32_matmul_precision"} <= result.keys()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            novels,
+            "novels98: missing; experiments/novels/texts.py says where to get it; the data fol",
+        ),
+        (music, "names.json: missing; experiments/music/chorales.py makes it, for --ids"),
+    ],
+)
+def test_experiment_without_its_text_ends_in_one_line(
+    module, message, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TXL_DATA", "nowhere")
+    monkeypatch.setattr("sys.argv", ["run.py", "--out=results.json"])
+    with pytest.raises(SystemExit, match="3"):
+        module.main()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not Path("results.json").exists()
+
+
+def test_novels_are_copied_without_marks_and_another_text_is_refused(monkeypatch, tmp_path):
+    checksum = hashlib.sha256(b"To be\nor not\n").hexdigest()
+    monkeypatch.setattr(texts, "TABLE", tmp_path / "table.tsv")
+    texts.TABLE.write_text(f"file\tsplit\tsha256\na.txt\ttest\t{checksum}\n")
+    for text in (b"\xef\xbb\xbfTo be\r\n\for not\r\n", b"To be\nor not\n"):
+        (tmp_path / "a.txt").write_bytes(text)
+        texts.copy_novels(tmp_path, tmp_path / "novels")
+        assert (tmp_path / "novels" / "test" / "a.txt").read_bytes() == b"To be\nor not\n"
+    (tmp_path / "a.txt").write_bytes(b"To be\n")
+    with pytest.raises(ValueError, match=r"a\.txt: not the text that was measured"):
+        texts.copy_novels(tmp_path, tmp_path / "novels")

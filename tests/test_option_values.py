@@ -231,9 +231,7 @@ def test_an_odd_value_of_any_option_is_accepted_or_refused(parse_words, command)
 
 
 @pytest.mark.slow
-def test_an_odd_value_of_any_option_of_fit_is_accepted_or_refused(
-    parse_fit, tmp_path, monkeypatch
-):
+def test_an_odd_value_of_any_option_of_fit_is_accepted_or_refused(parse_fit, tmp_path, monkeypatch):
     # Parsing makes the folder of trainer.default_root_dir.
     monkeypatch.chdir(tmp_path)
     for option in entry.import_module("txl_lightning.training.cli").make_parser("fit").names:

@@ -39,12 +39,17 @@ FAST = common.FAST | {"data.path": str(common.REPOSITORY / "CONTRIBUTING.md")}
 def main() -> None:
     """Compress the text; time a step of each kind, choose its rate, and train it with each seed."""
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=LAYERS)
-    path = FAST["data.path"] if args.fast else find_prefix()
-    compressors.measure_all(args, DataConfig(path=path, vocab="bytes"))
+    for name in compressors.COUNT:
+        common.measure_once(args, name, compress, name)
     common.measure_once(args, "pace", time_kinds)
     for kind in dict.fromkeys(map(name_net, args.only)):
         common.measure_once(args, f"rate {kind}", choose_rate, kind)
     common.measure_kinds(args, measure)
+
+
+def compress(args: Namespace, name: str) -> dict[str, Any]:
+    path = FAST["data.path"] if args.fast else find_prefix()
+    return compressors.measure(args, name, DataConfig(path=path, vocab="bytes"))
 
 
 def find_prefix() -> Path:

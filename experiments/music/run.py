@@ -14,6 +14,7 @@ import numpy as np
 
 from experiments import common
 from txl_lightning import stream_nats
+from txl_lightning.errors import DataError
 
 MEMORY, SEGMENT, ROWS, STEPS = 256, 64, 16, 1500
 KINDS = {"memory": {"model.net.mem_len": MEMORY}, "alone": {"model.net.mem_len": 0}}
@@ -56,7 +57,10 @@ def train(args: Namespace, kind: str, seed: int) -> common.TrainedRun:
 
 def load_names(folder: Path) -> list[str]:
     """Return the name of each id, as "Pitch_60"."""
-    return json.loads((folder / "names.json").read_text())
+    path = folder / "names.json"
+    if not path.is_file():
+        raise DataError(f"{path}: missing; experiments/music/chorales.py makes it, for --ids")
+    return json.loads(path.read_text())
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:

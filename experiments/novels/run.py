@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from experiments import common, compressors
+from experiments.novels.texts import find_novels
 from txl_lightning import CorpusDataModule, TransformerXL, stream_nats
-from txl_lightning.data.settings import DataConfig
 from txl_lightning.files import load_yaml
 
 SEGMENT, ROWS, BOOK_TOKENS, BEFORE = 64, 16, 12_000, 1024
@@ -78,7 +78,7 @@ def measure(args: Namespace, kind: str, millions: float, seed: int) -> dict[str,
 
 
 def choose_options(args: Namespace) -> dict[str, Any]:
-    return OPTIONS | {"data.path": str(DataConfig().data_folder / "novels98")}
+    return OPTIONS | ({} if args.fast else {"data.path": str(find_novels())})
 
 
 def shrink(args: Namespace, options: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +119,7 @@ def score_books(
 
 
 def find_book(args: Namespace) -> Path:
-    folder = DataConfig().data_folder / "novels98" / "test"
-    return common.REPOSITORY / "README.md" if args.fast else folder / BOOK
+    return common.REPOSITORY / "README.md" if args.fast else find_novels() / "test" / BOOK
 
 
 def measure_book(args: Namespace, seed: int) -> dict[str, Any]:

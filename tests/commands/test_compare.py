@@ -38,7 +38,8 @@ def test_runs_are_listed_by_time(txl, runs):
     code, output = txl("runs", runs)
     head, second, first = output.out.splitlines()
     assert code == 0
-    assert head.split()[:4] == ["run", "last", "written", "state"]
+    heads = ["run", "last written", "state", "steps", "parameters", "best validation", "unit"]
+    assert re.split("  +", head) == heads
     for name, line in (("first", first), ("second", second)):
         assert re.search(
             rf"{name}/version_0 .* finished +4 +\d[\d,]+ +\d\.\d\d\d  bits per byte", line

@@ -56,7 +56,9 @@ def test_rows_and_networks_without_states_have_what_they_can(make_net, own_packa
     assert (chosen.rate > 0, chosen.cache_len) == (True, 0)
 
 
-def test_a_quarter_of_the_time_is_for_the_cache_and_the_rest_for_the_rate(make_net, text, monkeypatch):
+def test_a_quarter_of_the_time_is_for_the_cache_and_the_rest_for_the_rate(
+    make_net, text, monkeypatch
+):
     ways = [Protocol(tgt_len=10), Protocol(tgt_len=10, rate=0.1)]
     # The clock is read at the beginning and after each segment.
     assert score_in_turns(make_net(), text, ways, 3.0, count().__next__)[0] == 30

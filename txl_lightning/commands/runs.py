@@ -12,7 +12,7 @@ def runs_command(root: str = "runs") -> None:
     Args:
         root: The folder.
     """
-    lines = [["run", "last written", "state", "steps", "parameters", "best validation", ""]]
+    lines = [["run", "last written", "state", "steps", "parameters", "best validation", "unit"]]
     for folder in find_runs(root, "root"):
         facts = load_run(folder).facts
         best = next((name for name in facts if name.startswith("best validation")), "")
