@@ -11,7 +11,6 @@ import jsonargparse
 from jsonargparse import Namespace
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
@@ -42,6 +41,7 @@ from .options import (
     load_configs,
     make_parser,
     parse,
+    require_gpu,
 )
 from .own_text import adopt_recipe
 from .start import (
@@ -52,15 +52,13 @@ from .start import (
     find_start,
     load_weights,
     names_new_text,
-    require_text,
+    require_inputs,
 )
 from .training_state import NonFiniteGuard, TrainingStateCheckpoint
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
 """Packages that a class_path of a config may name; nothing else is imported."""
-GPUS = {"cuda": [CUDAAccelerator], "mps": [MPSAccelerator]}
-GPUS["gpu"] = [CUDAAccelerator, MPSAccelerator]
 RUN_OPTIONS = {
     # Lightning's table says "DataLoader 0"; ours is printed at the end.
     "validate": {"verbose": False},
@@ -136,7 +134,6 @@ class TxlCLI(LightningCLI):
         if self.command == "fit":
             self.config = adopt_recipe(self.parser, self.words, self.config)
         self.find_checkpoint(self.config)
-        require_text(self.words, self.checkpoint)
         if self.checkpoint is not None:
             self.adopt_settings(self.checkpoint)
 
@@ -146,8 +143,7 @@ class TxlCLI(LightningCLI):
         mirror = settings.checkpoint.mirror
         root = Path(settings.trainer.default_root_dir or RUNS)
         self.checkpoint = found = find_start(resume, settings.ckpt_path, root, mirror, self.words)
-        if found is None and self.command != "fit":
-            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
+        require_inputs(self.command, self.words, found)
         self.ckpt_path = found and found.path
         self.first_step = found.saved.get("global_step", 0) if found else 0
         # The run that goes on, in its folder; or else another text, on which weights are tuned.
@@ -212,12 +208,7 @@ class TxlCLI(LightningCLI):
     def instantiate_trainer(self, **_: Any) -> Trainer:
         """Make the Trainer; what Lightning refuses is a ValueError."""
         given = self.config_init.trainer
-        gpus = GPUS.get(given["accelerator"], ())
-        has_one = not gpus or any(each.is_available() for each in gpus)
-        expected = "auto or cpu, because torch finds no GPU of this kind"
-        errors.require(has_one, "trainer.accelerator", given["accelerator"], expected)
-        expected = "false, because a run has loggers and checkpoints"
-        errors.require(not given["barebones"], "trainer.barebones", "true", expected)
+        require_gpu(given["accelerator"])
         for each in as_list(given["callbacks"]):
             monitor = getattr(each, "monitor", None) or "/"
             expected = "a metric that the run logs, such as val/loss"

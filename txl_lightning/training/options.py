@@ -12,6 +12,7 @@ import lightning.pytorch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..command_line import COMMANDS, ConfigOption, Parser, take_option
@@ -290,6 +291,8 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
         CorpusConfig(**settings.data.as_dict())
     if settings.weights_only is False:
         raise ValueError("weights_only: invalid false; a checkpoint must run no code")
+    expected = "false, because a run has loggers and checkpoints"
+    require(not settings.trainer.barebones, "trainer.barebones", "true", expected)
     make_batches_whole(settings.trainer)
     check_duration(settings)
 
@@ -332,3 +335,12 @@ def make_batches_whole(trainer: Namespace) -> None:
         is_valid = not isinstance(trainer[name], float) or trainer[name] == default
         expected = "a whole number of batches, because training has no end"
         require(is_valid, f"trainer.{name}", trainer[name], expected)
+
+
+def require_gpu(accelerator: Any) -> None:
+    """Refuse a kind of GPU that this machine does not have."""
+    gpus = {"cuda": [CUDAAccelerator], "mps": [MPSAccelerator]}
+    gpus["gpu"] = [CUDAAccelerator, MPSAccelerator]
+    has_one = accelerator not in gpus or any(each.is_available() for each in gpus[accelerator])
+    expected = "auto or cpu, because torch finds no GPU of this kind"
+    require(has_one, "trainer.accelerator", accelerator, expected)

@@ -90,8 +90,11 @@ def find_defaults(
     return defaults | flatten_settings({name: settings[name] for name in names}, "data.")
 
 
-def require_text(words: list[str], checkpoint: LoadedCheckpoint | None) -> None:
-    """Refuse options and configs that name no text, unless the checkpoint's run has one."""
+def require_inputs(command: str, words: list[str], checkpoint: LoadedCheckpoint | None) -> None:
+    """Refuse a measurement without a checkpoint, and options and configs that name no text, unless
+    the checkpoint's run has one."""
+    if checkpoint is None and command != "fit":
+        raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
     if checkpoint is not None and load_data_settings(checkpoint.path):
         return
     given = {word.lstrip("-").partition("=")[0] for word in words}
