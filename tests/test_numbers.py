@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from experiments.adaptation import figures as adaptation
 from experiments.speed import table_9
 
 REPOSITORY = Path(__file__).parents[1]
@@ -96,10 +97,15 @@ def logbook(text: str, phrase: str) -> str:
 
 
 def adapted(way: str) -> str:
-    """Return the bits per byte of the quick start's test text in the log's table of ways."""
-    text = (REPOSITORY / LOG).read_text()
-    [bits] = re.findall(rf"^\| {re.escape(way)} \| ([\d.]+) \|", text, re.M)
-    return bits
+    """Return the mean bits per byte of Python source, read in a way."""
+    return f"{adaptation.summarize(records('adaptation'), 'python source', way):.3f}"
+
+
+def slower(way: str) -> str:
+    """Return how often static evaluation of Python source fits in the time of a way."""
+    return (
+        f"{adaptation.compare_time(records('adaptation'), 'python source', way):.1f} times as long"
+    )
 
 
 def quickstart_mean(kind: str, way: str) -> float:
@@ -162,11 +168,10 @@ def list_bound_phrases() -> dict[str, list[str]]:
             *(bench_row(name, digits, (*CONTESTANTS, "labml-nn")) for name, digits in SHOWN),
             f"takes {times_as_long('x-transformers', INTEL)} for a training step",
             f"trains at {compiled_on_gpu()}",
-            f"xz -9e: alone, after the training text {compressed('xz')}",
             f"PPMd: alone, after the training text {compressed('ppmd')}",
             *(log(QUICKSTART, phrase) for phrase in printed),
             log("max_steps 2549", "after 2,549 steps"),
-            f"| {adapted('static')}, {adapted('`--cache_len 20000 --rate 0.1`')} |",
+            f"| {adapted('static')}, {adapted('both')} |",
             log("1,056 steps in 5 min 1 s; 1.822 on the test text, 1.900", "| 1.822, 1.900 |"),
             log("1,056 steps", "after 1,056 steps"),
             log("`test`: 2.287 bits per byte", "needs 2.287 bits per byte"),
@@ -187,9 +192,9 @@ def list_bound_phrases() -> dict[str, list[str]]:
                 "nats of 150,790 tokens with a memory of 256 rose by 0.01 %, from 3.3597 to 3.3600",
             ),
             f"| static | {adapted('static')} | 1 |",
-            f"| {adapted('`--rate 0.1`')} | 3.7 times as long",
-            f"| {adapted('`--cache_len 20000` (theta 40, weight 0.4)')} | 2.0 times as long |",
-            f"| {adapted('`--cache_len 20000 --rate 0.1`')} | 5.1 times as long |",
+            f"| gradient steps | {adapted('steps')} | {slower('steps')}",
+            f"| cache of 20,000 states | {adapted('cache')} | {slower('cache')} |",
+            f"| both | {adapted('both')} | {slower('both')} |",
             logbook("of order 16 with 1 GB", "PPMd (order 16, 1 GB), after the training text"),
             logbook("| 1.377; 1.255 |", "| 1.255 | |"),
             f"{window(800)} times faster than with a window of 800, "

@@ -30,7 +30,7 @@ def list_tables(records: results.Records) -> list[results.Rows]:
         ppmd = records.get(f"ppmd {kind}")
         for way, name in WAYS.items() if ppmd else ():
             if values := collect(records, kind, way).values():
-                share = results.spread(values)[0] / ppmd["after"]
+                share = summarize(records, kind, way) / ppmd["after"]
                 cells = [results.format_spread(values), f"{share:.2f}"]
                 rows.append([text, name, *cells, f"{compare_time(records, kind, way):.1f}"])
         if ppmd:
@@ -58,6 +58,11 @@ def list_contrasts(records: results.Records) -> list[Contrast]:
 
 def collect(records: results.Records, kind: str, way: str) -> results.BySeed:
     return results.collect(records, "bits_per_byte", way, kind=kind)
+
+
+def summarize(records: results.Records, kind: str, way: str) -> float:
+    """Return the mean bits per byte of all seeds."""
+    return results.spread(collect(records, kind, way).values())[0]
 
 
 def compare_time(records: results.Records, kind: str, way: str) -> float:
