@@ -41,8 +41,8 @@ def list_tables(records: results.Records) -> list[results.Rows]:
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
-    """Return what each way saves of the bits of static evaluation."""
-    return [
+    """Return what each way saves of the bits of static evaluation, and both ways of PPMd's."""
+    found = [
         results.compare(
             f"{TEXTS[kind]}: {WAYS[way]} against static",
             collect(records, kind, way),
@@ -54,6 +54,12 @@ def list_contrasts(records: results.Records) -> list[Contrast]:
         for way in WAYS
         if way != "static"
     ]
+    for kind, text in TEXTS.items():
+        adapted = collect(records, kind, "both")
+        ppmd = dict.fromkeys(adapted, records.get(f"ppmd {kind}", {}).get("after"))
+        name = f"{text}: {WAYS['both']} against {PPMD}"
+        found.append(results.compare(name, adapted, ppmd, "bits per byte", MARGIN))
+    return found
 
 
 def collect(records: results.Records, kind: str, way: str) -> results.BySeed:
@@ -88,5 +94,5 @@ def draw(records: results.Records, folder: Path) -> None:
             axes.set_title(TEXTS[kind], fontsize=10)
             axes.margins(x=0.15, y=0.12)
         panels[0].invert_yaxis()
-        title = f"Bits per byte after five minutes of training (fewer is better; {seeds})"
+        title = f"Bits per byte after 2,549 updates (fewer is better; {seeds})"
         panels[0].figure.suptitle(title, fontsize=11)
