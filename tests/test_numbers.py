@@ -206,8 +206,8 @@ def list_bound_phrases() -> dict[str, list[str]]:
 # Numbers that nobody measured: names, versions, limits in the code, settings, exit codes, examples.
 DEFINED = [
     # Names, versions and kinds of numbers.
-    r"NVIDIA H200", r"PyTorch 2\.11 cannot recompute layers in float64", r"PyTorch 2\.13, Lightning 2\.6",
-    r"network of 1\.4 million parameters",
+    r"NVIDIA H200", r"PyTorch 2\.13, Lightning 2\.6",
+    r"PyTorch 2\.11 cannot recompute layers in float64", r"network of 1\.4 million parameters",
     r"\d+ layers of \d+, memory [\d,]+", r"evaluation of 128 tokens",
     r"et al\. \d{4}", r"Lightning 2", r"Python 3\.\d+(\.4)?( to 3\.1\d)?", r"paper's Table 9",
     r"(torch|and|\() ?2\.\d+\.\d:?", r"transformers [45](\.57)?", r"original's type 1",
@@ -232,8 +232,9 @@ DEFINED = [
     r"Is 1\.9 bits per byte good", r"temperature of 0\.8",
     r"moves by one token, which takes as long as 512 segments", r"moves by 8 and sees 63 tokens",
     r"UTF-\d+", r"Latin-1", r"200 kB of text",
-    r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05,", r"(in place of|bytes, and|It takes) 2,000 steps",
-    r"in every 512 tokens", r"at 80/2100 \(12 layers of 512\)",
+    r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05,",
+    r"(in place of|bytes, and|It takes) 2,000 steps", r"in every 512 tokens",
+    r"at 80/2100 \(12 layers of 512\)",
 ]  # fmt: skip
 
 

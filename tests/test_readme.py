@@ -76,6 +76,11 @@ def test_the_first_page_has_at_most_120_lines():
     assert len(PAGES["README.md"].splitlines()) <= 120
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_no_marks_of_an_unfinished_merge(page):
+    assert not re.search(r"^(<{7}|={7}$|>{7})", PAGES[page], re.MULTILINE)
+
+
 @pytest.mark.parametrize(("page", "command"), OURS)
 def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch, own_package):
     monkeypatch.chdir(REPOSITORY)
