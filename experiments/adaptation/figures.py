@@ -94,5 +94,6 @@ def draw(records: results.Records, folder: Path) -> None:
             axes.set_title(TEXTS[kind], fontsize=10)
             axes.margins(x=0.15, y=0.12)
         panels[0].invert_yaxis()
-        title = f"Bits per byte after 2,549 updates (fewer is better; {seeds})"
+        steps = max(record["steps"] for record in results.select(records, kind=kinds[0]))
+        title = f"Bits per byte after {steps:,} updates (fewer is better; {seeds})"
         panels[0].figure.suptitle(title, fontsize=11)

@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments import common, compressors
 from experiments.novels.run import BOOK
+from experiments.novels.texts import find_novels
 from txl_lightning.data.settings import DataConfig
 
 STEPS, SEGMENT, SECONDS = 2549, 64, 90
@@ -51,14 +52,13 @@ def main() -> None:
 def choose_text(args: Namespace, kind: str) -> dict[str, Any]:
     """Return options of a text."""
     options = dict(KINDS[kind])
-    folder = DataConfig().data_folder / "novels98"
     if args.fast:
         options.pop("data.corpus", None)
         options |= {"data.path": str(common.REPOSITORY / "CONTRIBUTING.md")}
     elif kind == "novel":
-        options |= {"data.path": str(folder / "test" / BOOK)}
+        options |= {"data.path": str(find_novels() / "test" / BOOK)}
     elif kind == "novels":
-        options |= {"data.path": str(copy_novels(folder / "train", args.runs / "novels"))}
+        options |= {"data.path": str(copy_novels(find_novels() / "train", args.runs / "novels"))}
     return options
 
 

@@ -162,7 +162,9 @@ def test_text_is_given_by_a_config_of_any_form_or_by_the_checkpoints_run(
         ["--data=text.yaml"],
         [f"--ckpt_path={run_folder}", "--trainer.max_steps=6"],
     ):
-        accepted("fit", *options, *words)
+        lines = accepted("fit", *options, *words).err.splitlines()
+        [line] = [each for each in lines if each.startswith("data: ")]
+        assert text_file.name in line
 
 
 def test_measurement_of_converted_weights_needs_a_text(accepted, refused, run_folder, text_file):
