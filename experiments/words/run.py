@@ -47,11 +47,11 @@ def main() -> None:
     args = common.parse_args(__file__, __doc__, seeds, "weights", KINDS, minutes=minutes)
     allow_imports(["experiments"])
     for kind in args.only:
-        net, setup = kind.split()
+        setup = kind.split()[1]
         optimizers = OPTIMIZERS if setup == "tuned" else OPTIMIZERS[:1]
         common.measure_once(args, f"pace {setup}", time_steps, optimizers)
         for optimizer in optimizers:
-            common.measure_once(args, f"rate {net} {optimizer}", choose_rate, kind, optimizer)
+            common.measure_once(args, f"rate {kind} {optimizer}", choose_rate, kind, optimizer)
         minutes = args.minutes[: 1 if args.fast else None]
         for each in minutes if setup == "tuned" else [SHORT]:
             measure_seeds(args, kind, each)
@@ -89,7 +89,7 @@ def choose_rate(args: Namespace, kind: str, optimizer: str) -> dict[str, Any]:
     net, _ = kind.split()
 
     def train_with(rate: float) -> common.TrainedRun:
-        name = f"rate {net} {optimizer} {rate:g}"
+        name = f"rate {kind} {optimizer} {rate:g}"
         return train(args, name, kind, choose(net, optimizer, rate), TUNING_SEED, SHORT / 4)
 
     return common.choose_rate(net, train_with, FIRST_RATE, args.fast) | {"optimizer": optimizer}
@@ -99,7 +99,7 @@ def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]
     """Return the nats of validation text by dropout, and the best settings."""
     net, _ = kind.split()
     records, runs = load_records(args.out), {}
-    rates = [records[f"rate {net} {optimizer}"] for optimizer in OPTIMIZERS]
+    rates = [records[f"rate {kind} {optimizer}"] for optimizer in OPTIMIZERS]
     best = min(rates, key=lambda record: min(record["val"].values()))
     for dropout in DROPOUTS[: 2 if args.fast else None]:
         options = choose(net, best["optimizer"], best["rate"], dropout)
@@ -114,10 +114,12 @@ def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]
 
 def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, Any]:
     """Return the nats of a word of the whole test text, read with the memory of training."""
-    records, (net, setup) = load_records(args.out), kind.split()
-    settings = {"optimizer": "adamw", "rate": records[f"rate {net} adamw"]["rate"]}
+    records = load_records(args.out)
+    net, setup = kind.split()
     if setup == "tuned":
         settings = records[f"dropout {kind} {minutes:g}"]["settings"]
+    else:
+        settings = {"optimizer": "adamw", "rate": records[f"rate {kind} adamw"]["rate"]}
     run = train(args, f"{kind} {minutes:g} {seed}", kind, choose(net, **settings), seed, minutes)
     how = {"batch_size": ROWS, "tgt_len": SEGMENT, "allow_imports": "experiments"}
     test = common.score(args, run, split="test", **how)
