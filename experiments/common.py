@@ -97,6 +97,7 @@ def parse_args(
     parser.add_argument("--out", type=Path, help="results.json; existing records are kept")
     parser.add_argument("--runs", type=Path, help="folder of the training runs")
     parser.add_argument("--precision", default="32-true", help="of training")
+    parser.add_argument("--accelerator", default="cpu", choices=("cpu", "gpu"), help="of training")
     if kinds := list(kinds):
         more["only"] = {"nargs": "+", "choices": kinds, "default": kinds, "help": "kinds to train"}
     for name, keywords in more.items():
@@ -107,16 +108,17 @@ def parse_args(
     args.runs = args.runs or root / folder.name
     args.out = args.out or (args.runs if args.fast else folder) / "results.json"
     args.seeds = args.seeds or list(seeds)[: 1 if args.fast else None]
-    args.origin = describe_origin(folder.name) | {"seeds_vary": vary}
+    args.device = torch.device("cuda" if args.accelerator == "gpu" else "cpu")
+    args.origin = describe_origin(folder.name, args.device) | {"seeds_vary": vary}
     return args
 
 
-def describe_origin(name: str) -> dict[str, Any]:
+def describe_origin(name: str, device: torch.device) -> dict[str, Any]:
     """Return command, commit and machine; call it before results.json makes the commit dirty."""
     # The folders of the output do not change results.
     options = [w for n, w in enumerate(sys.argv) if n and not {w, sys.argv[n - 1]} & PATH_OPTIONS]
     command = ["python", "-m", f"experiments.{name}.run", *options]
-    return {"command": shlex.join(command)} | describe_environment(torch.device("cpu"))
+    return {"command": shlex.join(command)} | describe_environment(device)
 
 
 def measure_once(
@@ -204,6 +206,7 @@ def score(args: argparse.Namespace, run: TrainedRun, **how: Any) -> dict[str, An
 def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> TrainedRun:
     """Train with a seed in the folder `name` of the runs, or resume there."""
     seeded = {"seed_everything": seed, "trainer.precision": args.precision}
+    seeded |= {"trainer.accelerator": args.accelerator}
     return fit(args.runs / name.replace(" ", "_"), options | seeded)
 
 

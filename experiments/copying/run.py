@@ -58,10 +58,10 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}
     options["trainer.callbacks"] = [{"class_path": "experiments.copying.run.CopyProbe"}]
     run = common.train(args, f"{kind} {seed}", seed, options)
-    test_PT = cut_pieces(run.store, "test", sizes)
-    segments = score_segments(run.net, test_PT, row, sizes)
+    net = run.net.to(args.device)
+    segments = score_segments(net, cut_pieces(run.store, "test", sizes), row, sizes)
     fields = {"kind": kind, "seed": seed, "segments": segments}
-    return fields | measure_best_length(run.net, run.store, row, sizes) | run.describe(METRIC)
+    return fields | measure_best_length(net, run.store, row, sizes) | run.describe(METRIC)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def measure_original(args: Namespace, seed: int) -> dict[str, Any]:
     data = CorpusDataModule(**choose_data(args))
     torch.manual_seed(seed)
     ours = TransformerXLConfig(n_token=data.vocab.n_token, **choose_net(args)).build()
-    net = build_original(args.original, ours, SEGMENT)
+    net = build_original(args.original, ours, SEGMENT).to(args.device)
     began = time.monotonic()
     train_original(net, data.train_dataloader().stream, count_steps(args))
     seconds = time.monotonic() - began
@@ -92,10 +92,12 @@ def train_original(net: nn.Module, stream: Any, steps: int) -> None:
     scheduler = CosineAnnealingLR(optimizer, steps)
     memory: tuple[Tensor, ...] = ()
     net.train()
+    device = next(net.parameters()).device
     for step in range(steps):
         segment = stream.segment(step)
-        tokens_LB, targets_LB = segment.tokens_BL.T, segment.targets_BL.T
-        nats_LB, *memory = net(tokens_LB.contiguous(), targets_LB.contiguous(), *memory)
+        tokens_LB = segment.tokens_BL.T.contiguous().to(device)
+        targets_LB = segment.targets_BL.T.contiguous().to(device)
+        nats_LB, *memory = net(tokens_LB, targets_LB, *memory)
         nats_LB.float().mean().backward()
         clip_grad_norm_(net.parameters(), CLIP)
         optimizer.step()
@@ -106,7 +108,8 @@ def train_original(net: nn.Module, stream: Any, steps: int) -> None:
 @torch.inference_mode()
 def score_original(net: nn.Module, data: CorpusDataModule, most: int | None) -> float:
     """Return the mean nats of the test text, in the rows and segments of training."""
-    ids = torch.from_numpy(data.store.ids("test")[:most].astype("int64"))
+    device = next(net.parameters()).device
+    ids = torch.from_numpy(data.store.ids("test")[:most].astype("int64")).to(device)
     rows_BT = ids[: len(ids) // ROWS * ROWS].view(ROWS, -1)
     total, count, memory = 0.0, 0, ()
     net.eval()

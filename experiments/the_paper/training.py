@@ -93,7 +93,7 @@ def fit_options(row: Row, sizes: Sizes, seed: int, times: float = 1) -> dict[str
             "warmup_steps": steps // 10,
         },
         "data": data | {"order": "rolled", "seed": seed},
-        "trainer": trainer | {"gradient_clip_val": 1.0, "accelerator": "cpu"},
+        "trainer": trainer | {"gradient_clip_val": 1.0},
         "checkpoint": {"every_n_steps": 300},
     }
     return {"seed_everything": seed} | common.flatten(sections)
