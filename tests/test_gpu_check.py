@@ -14,11 +14,11 @@ import torch
 from torch import einsum
 from torch.nn import functional as F
 
-from experiments.gpu import candidates, check, correctness, parts, speed
+from experiments.gpu import check, correctness, parts, speed
 from experiments.gpu.trainer import judge_resume
 from experiments.speed.contestants import has
 from tests.helpers.waiting import wait_until
-from txl_lightning.model.kernels import matmul, per_head, reference, sdpa
+from txl_lightning.model.kernels import KERNELS, matmul, per_head, reference, sdpa
 
 
 class SpoilGradient(torch.autograd.Function):
@@ -181,7 +181,7 @@ def test_the_reference_is_computed_on_the_cpu_in_float64_for_any_device(monkeypa
 def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_with_each_kernel():
     found = list(parts.compare_golden(smoke=True, ends_at=math.inf))
     kinds = Counter(row["dtype"] for row in found)
-    assert kinds == {"torch.float64": 1, "torch.float32": len(candidates.KERNELS) - 1}
+    assert kinds == {"torch.float64": 1, "torch.float32": len(KERNELS) - 1}
     assert all(row["right"] and row["files"] == 2 for row in found)
 
 
@@ -196,7 +196,7 @@ def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_wit
     ],
 )
 def test_outputs_of_the_original_find_a_broken_kernel_in_float32(monkeypatch, fault):
-    monkeypatch.setitem(candidates.KERNELS, "broken", BROKEN[fault])
+    monkeypatch.setitem(KERNELS, "broken", BROKEN[fault])
     names = ["default", "prenorm_longmem_clamp"]
     assert parts.compare_files("broken", torch.float32, 1e-3, names)["wrong"].keys() == {*names}
 

@@ -54,16 +54,14 @@ class Part(NamedTuple):
 FIRST = {
     "costs": Part("speed.measure_costs", 40),
     "kernel sdpa": Part("parts.compare_kernels", 40, "sdpa"),
-    "speed": Part("speed.measure_speed", 120),
+    "speed": Part("speed.measure_speed", 150),
     "profile": Part("profiling.profile_steps", 60),
     "trainer": Part("trainer.train_in_each_way", 160),
     "peers": Part("speed.measure_peers", 40),
 }
-# What may be better, and what must stay right. Each kernel has a process of its own, because after
+# What must stay right. Each kernel has a process of its own, because after
 # an illegal access nothing else works in the same one.
 SECOND = {
-    "kernel triton": Part("parts.compare_kernels", 60, "triton"),
-    "candidates": Part("speed.measure_candidates", 60),
     "inference": Part("speed.measure_inference", 40),
     "resume": Part("trainer.resume_twice", 60),
     "tests": Part("parts.run_gpu_tests", 90),
@@ -145,27 +143,18 @@ def describe_machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        **describe_compilers(),
+        **describe_driver(),
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def describe_compilers() -> dict[str, str]:
-    """Return the versions of driver, Triton and its assembler, as far as they are installed."""
-    versions = {}
-    if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=driver_version,power.limit", "--format=csv,noheader"]
-        shown = subprocess.run(query, capture_output=True, text=True, check=False).stdout
-        versions["driver, power limit"] = shown.strip()
-    with suppress(ImportError):
-        import triton
-
-        versions["triton"] = triton.__version__
-        assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-        if assembler.exists():
-            shown = subprocess.run([assembler, "--version"], capture_output=True, text=True)
-            versions["ptxas"] = shown.stdout.strip().splitlines()[-1]
-    return versions
+def describe_driver() -> dict[str, str]:
+    """Return the version of the driver and the card's limit of power, where they can be asked."""
+    if not shutil.which("nvidia-smi"):
+        return {}
+    query = ["nvidia-smi", "--query-gpu=driver_version,power.limit", "--format=csv,noheader"]
+    shown = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    return {"driver, power limit": shown.strip()}
 
 
 def run_call(

@@ -1,20 +1,14 @@
 """How far is a kernel from the reference: output and every gradient?
 
-    TRITON_INTERPRET=1 python -m experiments.gpu.correctness experiments.gpu.tiled   # on a CPU
-    python -m experiments.gpu.correctness experiments.gpu.tiled --device cuda --dtype bfloat16
-
-Prints, for each case, the largest difference over the largest true value as JSON. The reference is
-computed on the CPU in float64, so that a device that computes nothing is not compared with itself.
+A difference is the largest over the largest true value. The reference is computed on the CPU in
+float64, so that a device that computes nothing is not compared with itself.
 
 B rows   L queries   M remembered   S = M + L states seen   H heads   K head width   T = S + 1
 """
 
-import argparse
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 
 import torch
 from torch import Tensor, einsum
@@ -162,15 +156,3 @@ def kernel_differences(
         # A kernel that is wrong for a case fails by errors of any class, a compiler's among them.
         except Exception as error:
             yield case, f"{type(error).__name__}: {error}"[:500]
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("module", help="whose `attend` is compared")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    given = parser.parse_args()
-    attend = import_module(given.module).attend
-    cases = SMALL if given.device == "cpu" else ON_GPU
-    found = kernel_differences(attend, getattr(torch, given.dtype), given.device, cases)
-    print(json.dumps(dict(found), indent=1))

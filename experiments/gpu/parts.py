@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from experiments.gpu import correctness
-from experiments.gpu.candidates import KERNELS, use_kernel
 from txl_lightning.convert import load_original
+from txl_lightning.model.kernels import KERNELS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,7 +30,7 @@ Findings = Iterator[dict[str, Any]]
 GOLDEN_RUNS = [("sdpa", torch.float64, 1e-5)]
 GOLDEN_RUNS += [(kernel, torch.float32, 1e-3) for kernel in KERNELS if kernel != "auto"]
 """Kernels, precisions and tolerances in nats: the network once in float64, to the rounding of the
-files, and each kernel in float32; Triton's has no float64."""
+files, and each kernel in float32."""
 
 
 def compare_kernels(kernel: str, smoke: bool, ends_at: float) -> Findings:
@@ -89,7 +89,8 @@ def compare_files(
     for name in names:
         file = golden.Golden(f"original/{name}")
         net = load_original(file.weights, file.args).to(DEVICE)
-        use_kernel(net, kernel)
+        for layer in net.layers:
+            layer.attention.attend = KERNELS[kernel]
         try:
             with torch.no_grad():
                 file.check(net, dtype, tolerance)

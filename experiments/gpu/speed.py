@@ -15,7 +15,6 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from experiments.gpu.candidates import use_kernel
 from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.speed import contestants
 from experiments.speed.cases import Case, count_flops
@@ -90,50 +89,10 @@ def measure_costs(smoke: bool, ends_at: float) -> Findings:
 
 
 def measure_speed(smoke: bool, ends_at: float) -> Findings:
-    """Measure training of the published networks with kernel sdpa: forward, backward, update."""
-    for name in PUBLISHED:
-        yield measure_training(name, "sdpa", smoke, ends_at)
-
-
-def measure_candidates(smoke: bool, ends_at: float) -> Findings:
-    """Measure the same steps with other kernels, each beside sdpa, and as one CUDA graph."""
-    training = load_published("paper/enwik8_base", smoke)
-    if DEVICE == "cuda":
-        about = {"config": "paper/enwik8_base", "kernel": "sdpa", "captured": True}
-        yield try_in_time(ends_at, about, lambda: time_steps(capture_step(training), training, 2.0))
-    for name in list(PUBLISHED)[:3]:
-        for kernel in ("sdpa", "triton", "matmul"):
-            yield measure_training(name, kernel, smoke, ends_at, seconds=2.0)
-
-
-def capture_step(training: Training) -> Callable[[], Tensor]:
-    """Return a training step that is launched as one CUDA graph: no time of the host is in it."""
-    net = make_network(training).train()
-    memory = net.empty_memory(training.batch_size)
-    memory = memory.to(torch.bfloat16)
-
-    def compute_nats(tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
-        nats_BL, following = net.loss(tokens_BL, targets_BL, memory)
-        # In place: a graph reads and writes the same addresses each time.
-        for kept, new in zip(memory.tensors().values(), following.tensors().values(), strict=True):
-            kept.copy_(new)
-        return nats_BL
-
-    step = update_with(compute_nats, net.parameters(), training, capturable=True)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return loss
-
-    return replay
+    """Measure training of the published networks: forward, backward, update."""
+    for kernel in ("sdpa", "matmul"):
+        for name in PUBLISHED:
+            yield measure_training(name, kernel, smoke, ends_at)
 
 
 def measure_training(
@@ -177,9 +136,7 @@ def time_ours(training: Training, kernel: str, seconds: float) -> dict[str, Any]
 def make_network(training: Training, kernel: str = "sdpa") -> TransformerXL:
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        net = TransformerXL(training.config)
-    use_kernel(net, kernel)
-    return net
+        return TransformerXL(replace(training.config, kernel=kernel))
 
 
 def make_step(
@@ -215,11 +172,10 @@ def update_with(
     compute_nats: Callable[[Tensor, Tensor], Tensor],
     parameters: Iterable[nn.Parameter],
     training: Training,
-    capturable: bool = False,
 ) -> Callable[[], Tensor]:
     """Return a function that takes one step of Adam on random tokens, and returns its loss."""
     weights = list(parameters)
-    optimizer = torch.optim.Adam(weights, lr=1e-5, fused=DEVICE == "cuda", capturable=capturable)
+    optimizer = torch.optim.Adam(weights, lr=1e-5, fused=DEVICE == "cuda")
     # Log-uniform ids, as frequent as Zipf says, matter to an adaptive softmax.
     n_token = training.config.n_token
     ids_BT = (n_token ** torch.rand(training.batch_size, training.tgt_len + 1)).long()

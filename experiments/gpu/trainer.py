@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
-from experiments.gpu.candidates import use_kernel
 from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.gpu.speed import Training, load_published, synchronize
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
@@ -151,10 +150,11 @@ def train(
 ) -> tuple[Weights, Path]:
     """Return the weights after some steps on CONTRIBUTING.md, and a checkpoint of them."""
     seed_everything(3, verbose=False)
-    net = TransformerXLConfig(n_layer=2, n_head=2, d_model=64, mem_len=24, dropout=0.1)
+    net = TransformerXLConfig(
+        n_layer=2, n_head=2, d_model=64, mem_len=24, dropout=0.1, kernel=kernel
+    )
     optim = OptimConfig(lr=1e-3, schedule="constant")
     model = LanguageModel(net, optim)
-    use_kernel(model.net, kernel)
     data = CorpusDataModule(
         path=str(ROOT / "CONTRIBUTING.md"), data_dir=str(folder), tgt_len=24, batch_size=4
     )
