@@ -251,26 +251,26 @@ def test_lines_printed_by_libraries_are_no_findings(tmp_path, monkeypatch, capsy
         yield {"right": True}
 
     monkeypatch.setattr(speed, "measure_costs", print_and_find)
-    files = check.Files.make(tmp_path, "card")
-    check.run_here("costs", True, 9.0, files.findings)
-    with files.findings.open("a") as file:
+    findings = tmp_path / "card.jsonl"
+    check.run_here("costs", True, 9.0, findings)
+    with findings.open("a") as file:
         file.write('{"part": "costs", "found": {"ri')
-    assert files.read_findings("costs") == [{"right": True}]
-    assert files.read_findings("speed") == []
+    assert check.read_findings(findings, "costs") == [{"right": True}]
+    assert check.read_findings(findings, "speed") == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_check_that_is_killed_has_written_what_it_has_found(tmp_path, repository, number):
-    command = [sys.executable, "-m", "experiments.gpu.check", "first", "--smoke"]
+    command = [sys.executable, "-m", "experiments.gpu.check", "--smoke"]
     process = subprocess.Popen([*command, "--results", tmp_path], cwd=repository)
-    findings = tmp_path / "cpu-first-smoke.jsonl"
+    findings = tmp_path / "cpu-smoke.jsonl"
     wait_until(lambda: findings.exists() and findings.read_text().count("\n") >= 5)
     process.send_signal(number)
     process.wait()
     found = [json.loads(line) for line in findings.read_text().splitlines() if line.endswith("}")]
-    assert {"costs", "kernel sdpa"} <= {each["part"] for each in found}
-    result = json.loads((tmp_path / "cpu-first-smoke.json").read_text())
+    assert {"costs", "kernels"} <= {each["part"] for each in found}
+    result = json.loads((tmp_path / "cpu-smoke.json").read_text())
     assert result["parts"]["costs"]["status"] == "done"
 
 
