@@ -173,7 +173,7 @@ def test_an_empty_section_changes_nothing(parse_fit, tmp_path, text):
     [
         ("model: []", "model: invalid []; expected settings by name"),
         ("- a", 'invalid ["a"]; expected settings by name'),
-        ("model: {net: a.b}", "model.net: invalid a.b; expected settings by name (--model.net.NAME"),
+        ("model: {net: a.b}", "model.net: invalid a.b; expected settings by name (--model.net."),
         ("data: {path: a}\n\ndata: {path: b}", "data: given in line 1, and again in line 3"),
         ("trainer: {max_time: 1:00:00:00}", 'expected a duration as "DD:HH:MM:SS", with quotes'),
     ],
@@ -218,7 +218,7 @@ def test_a_file_with_the_settings_of_a_group_is_read_even_if_it_is_named_like_a_
 
 
 def test_the_name_of_a_group_is_no_hint_for_an_unknown_key_in_it(parse_fit):
-    with pytest.raises(ValueError, match="^trainer.qq: unknown key; see --help"):
+    with pytest.raises(ValueError, match=r"^trainer\.qq: unknown key; see --help"):
         parse_fit("--trainer={qq: 1}")
 
 
