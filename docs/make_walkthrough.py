@@ -2,7 +2,8 @@
 
     python docs/make_walkthrough.py
 
-A name is FUNCTION or CLASS.METHOD. Docstrings are left out: the page says more.
+A name is FUNCTION or CLASS.METHOD, and NAME:body leaves out the signature. Docstrings and
+comments are left out: the page says more.
 """
 
 import ast
@@ -12,7 +13,7 @@ from textwrap import dedent
 
 PAGE = Path(__file__).with_name("walkthrough.md")
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
-BLOCK = re.compile(r"<!-- code: (\S+) ([\w. ]+) -->\n(?:```python\n.*?```\n)?", re.DOTALL)
+BLOCK = re.compile(r"<!-- code: (\S+) ([\w.: ]+) -->\n(?:```python\n.*?```\n)?", re.DOTALL)
 
 
 def insert_code(text: str) -> str:
@@ -27,17 +28,17 @@ def make_block(match: re.Match[str]) -> str:
 
 
 def read_code(path: Path, name: str) -> str:
-    """Return the source of a function or method without its docstring."""
+    """Return the source of a function or method, or of its body, without docstring and comments."""
     source = path.read_text()
     node: ast.AST = ast.parse(source)
-    for part in name.split("."):
-        [node] = [each for each in node.body if getattr(each, "name", None) == part]
-    numbers = range(node.lineno, node.end_lineno + 1)
-    if ast.get_docstring(node):
-        first = node.body[0]
-        numbers = [n for n in numbers if not first.lineno <= n <= first.end_lineno]
+    name, _, part = name.partition(":")
+    for each in name.split("."):
+        [node] = [child for child in node.body if getattr(child, "name", None) == each]
+    statements = node.body[1:] if ast.get_docstring(node) else node.body
     lines = source.splitlines()
-    return dedent("\n".join(lines[number - 1] for number in numbers))
+    signature = [] if part == "body" else lines[node.lineno - 1 : node.body[0].lineno - 1]
+    body = lines[statements[0].lineno - 1 : node.end_lineno]
+    return dedent("\n".join(signature + [line for line in body if line.strip()[:1] != "#"]))
 
 
 if __name__ == "__main__":

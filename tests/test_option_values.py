@@ -173,6 +173,7 @@ def test_an_empty_section_changes_nothing(parse_fit, tmp_path, text):
     [
         ("model: []", "model: invalid []; expected settings by name"),
         ("- a", 'invalid ["a"]; expected settings by name'),
+        ("model: {net: a.b}", "model.net: invalid a.b; expected settings by name (--model.net."),
         ("data: {path: a}\n\ndata: {path: b}", "data: given in line 1, and again in line 3"),
         ("trainer: {max_time: 1:00:00:00}", 'expected a duration as "DD:HH:MM:SS", with quotes'),
     ],
@@ -190,16 +191,35 @@ def test_a_wrong_section_is_refused_in_one_line(parse_fit, tmp_path, text, messa
         ("--data.split=[0.9, 0.1]", "data.split: invalid [0.9, 0.1]; expected a list of 3 numbers"),
         ("--n_layr=3", "unknown option --n_layr; did you mean --model.net.n_layer?"),
         ("--data.path", "argument --data.path/--data.path+: expected one argument"),
-        ("--trainer={max_steps:", "trainer: invalid; expected settings by name"),
         ("--config=.", "config: invalid .; expected a file"),
-        ("--model=3", "model: invalid; expected settings by name, or a YAML file with them"),
-        ("--model.net=MyNet", "model.net: invalid; expected settings by name"),
         ("--config=nope", "config: invalid nope; expected a file, or a name that `txl-lightning"),
     ],
 )
 def test_a_wrong_option_says_what_is_expected(parse_fit, word, message):
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         parse_fit(word)
+
+
+@pytest.mark.parametrize("value", ["none.yaml", "my.txt", "MyNet", "3", "null", "{a:", "."])
+@pytest.mark.parametrize("group", ["model", "model.net", "model.optim", "data", "trainer", "plan"])
+def test_what_is_no_group_of_settings_is_refused_with_what_to_give(parse_fit, group, value):
+    message = f"{group}: invalid {value}; expected settings by name (--{group}.NAME VALUE), or "
+    with pytest.raises(ValueError, match="^" + re.escape(message) + "a YAML file with them$"):
+        parse_fit(f"--{group}={value}")
+
+
+def test_a_file_with_the_settings_of_a_group_is_read_even_if_it_is_named_like_a_class(
+    parse_fit, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.yaml").write_text("n_layer: 3")
+    assert parse_fit("--model.net=net.yaml").model.net.n_layer == 3
+    assert parse_fit("--config={model: {net: net.yaml}}").model.net.n_layer == 3
+
+
+def test_the_name_of_a_group_is_no_hint_for_an_unknown_key_in_it(parse_fit):
+    with pytest.raises(ValueError, match=r"^trainer\.qq: unknown key; see --help"):
+        parse_fit("--trainer={qq: 1}")
 
 
 @pytest.mark.parametrize(

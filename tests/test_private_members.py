@@ -32,6 +32,7 @@ MEMBERS = {
     "parser._apply_actions": "command_line",
     "parser._load_config_parser_mode": "command_line",
     "formatter._get_help_string": "command_line",
+    "jsonargparse._actions._ActionConfigLoad": "option_values",
     "jsonargparse._loaders_dumpers.get_yaml_default_loader": "__main__",
     "jsonargparse._loaders_dumpers.yaml_default_loader": "__main__ command_line",
     "jsonargparse._typehints.ActionTypeHint": "option_values",

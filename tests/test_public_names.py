@@ -54,7 +54,8 @@ def test_help_explains_each_setting_and_no_other(name, kind):
     assert sorted(re.findall(r"^ \|      (\w+): \w", explained, re.M)) == sorted(names)
 
 
-PAGES = ["txl_lightning/data/README.md", "txl_lightning/generation/README.md", "docs/train.md"]
+PAGES = ["README.md", "docs/train.md"]
+PAGES += [f"txl_lightning/{package}/README.md" for package in ("data", "generation")]
 
 
 @pytest.mark.parametrize("page", PAGES)

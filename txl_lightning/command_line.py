@@ -23,7 +23,7 @@ from jsonargparse import (
 from .errors import invalid, prefix_errors, require, shorten, suggest_key
 from .files import find_config
 from .imports import REFUSED
-from .option_values import TypedOption, ValueOption, format_value
+from .option_values import GroupAction, GroupOption, TypedOption, ValueOption, format_value
 
 PROGRAM = "txl-lightning"
 MAX_WIDTH = 100
@@ -131,7 +131,7 @@ MARKUP = (
 )
 """Markup in the help texts of other packages, and defaults, which HelpFormatter adds itself."""
 # In jsonargparse's messages: an unknown option or key of a config, the key of a value, our own
-# message about it, and what is wrong with a class.
+# message about it, what is wrong with a class, and what is given in place of a group of settings.
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: (?:\S+ )*?--([\w.+-]+)|"
     r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.]+)'"
@@ -140,6 +140,7 @@ KEY = re.compile(r'Parser key "([\w.]+)"')
 UNKNOWN_WORD = re.compile("unrecognized arguments: (.+)")
 OUR_MESSAGE = re.compile(r"[\w.]+: invalid .*; expected .*")
 CLASS_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)':\s+(.*)")
+NO_GROUP = re.compile(r"""Unable to load config (['"])(.*)\1""")
 
 
 class Parser(ArgumentParser):
@@ -176,9 +177,9 @@ class Parser(ArgumentParser):
         parser.names.add(name)
         names, options = parser.adapt_option(name, names, options)
         action = super().add_argument(*names, **options)
-        if type(action) is TypedOption:
-            # jsonargparse makes options of its own class only.
-            action.__class__ = ValueOption
+        # jsonargparse makes options of its own classes only.
+        ours = {TypedOption: ValueOption, GroupAction: GroupOption}
+        action.__class__ = ours.get(type(action), type(action))
         action.help = parser.texts.get(name, action.help)
         # An option with the name of a group reads the whole group from a file.
         if parser.is_hidden(name) or name in (parser.groups or ()):
@@ -253,8 +254,9 @@ class Parser(ArgumentParser):
             return f"unknown word {match[1]}; {hint}"
         if match := OUR_MESSAGE.search(message):
             return match[0]
-        if "Unable to load config" in message:
-            return f"{key}: invalid; expected settings by name, or a YAML file with them"
+        if match := NO_GROUP.search(message):
+            expected = f"settings by name (--{key}.NAME VALUE), or a YAML file with them"
+            return str(invalid(key, match[2], expected))
         return " ".join(message.split())
 
 

@@ -184,7 +184,8 @@ def name_type(kind: Any) -> list[str]:
 
 def suggest_key(key: str, known: Iterable[str], dashes: str = "") -> str:
     """Return the message for an unknown key, or an option with its dashes, with the nearest one."""
-    names = sorted(known)
+    # A group, such as trainer of trainer.a, is no hint.
+    names = sorted(name for name in known if not key.startswith(f"{name}."))
     last = key.rpartition(".")[2]
     # The first name with each last part: an equal one is a better hint than a similar spelling.
     lasts = {name.rpartition(".")[2]: name for name in reversed(names)}

@@ -14,8 +14,10 @@ import yaml
 from .errors import describe_type, invalid
 from .files import YamlLoader
 
-# Private: jsonargparse has no public class of an option with a type, nor of --logger.name in it.
+# Private: jsonargparse has no public class of an option with a type, nor of one with the name of a
+# group, nor of --logger.name in an option.
 TypedOption = jsonargparse._typehints.ActionTypeHint
+GroupAction = jsonargparse._actions._ActionConfigLoad
 NestedArg = jsonargparse._util.NestedArg
 
 PATHS = {
@@ -93,6 +95,14 @@ class ValueOption(TypedOption):
         if type(value) is not str:
             return make_whole(value, self._typehint)
         return Text(value) if is_text(self._typehint) else make_whole(value, self._typehint)
+
+
+class GroupOption(GroupAction):
+    """An option with the name of a group: settings by name, in YAML or in a file."""
+
+    def resolve_subclass_spec(self, value: Any) -> Any:
+        # Groups have no classes; jsonargparse takes the file net.yaml for one.
+        return value
 
 
 def list_types(kind: Any) -> list[Any]:

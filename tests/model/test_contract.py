@@ -1,6 +1,7 @@
 """Properties of every network with the contract: TransformerXL, that of the page, and examples."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -160,4 +161,53 @@ def test_faults_of_rows_and_of_the_loss_are_refused_with_the_reason(own_package,
             check_network(net)
     monkeypatch.setattr(net, "loss", lambda x_BL, y_BL: (x_BL.double(), None))
     with pytest.raises(ValueError, match="network: loss is not that of the logits"):
+        check_network(net)
+
+
+def ignore_documents(forward, tokens_BL, memory, doc_pos_BL, n_reread):
+    return forward(tokens_BL, memory, None, n_reread)
+
+
+def keep_memory_of_documents(forward, tokens_BL, memory, doc_pos_BL, n_reread):
+    logits_BLV, _ = forward(tokens_BL, memory, doc_pos_BL, n_reread)
+    return logits_BLV, forward(tokens_BL, memory, None, n_reread)[1]
+
+
+def begin_a_document_in_each_segment(forward, tokens_BL, memory, doc_pos_BL, n_reread):
+    doc_pos_BL = doc_pos_BL if doc_pos_BL is None else doc_pos_BL - doc_pos_BL[:, :1]
+    return forward(tokens_BL, memory, doc_pos_BL, n_reread)
+
+
+def remember_all(forward, tokens_BL, memory, doc_pos_BL, n_reread):
+    return forward(tokens_BL, memory, doc_pos_BL, 0)
+
+
+INPUTS = {
+    ignore_documents: "logits change with tokens before the document",
+    keep_memory_of_documents: "logits change with tokens before the document",
+    begin_a_document_in_each_segment: "doc_pos_BL ends a document too early",
+    remember_all: "memory has tokens of n_reread",
+}
+
+
+@pytest.mark.parametrize("fault", INPUTS)
+def test_network_that_ignores_an_input_is_refused_with_its_name(net, fault):
+    forward = type(net).forward
+
+    class Faulty(type(net)):
+        def forward(self, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
+            return fault(partial(forward, self), tokens_BL, memory, doc_pos_BL, n_reread)
+
+    net.__class__ = Faulty
+    with pytest.raises(ValueError, match=f"network: {INPUTS[fault]}"):
+        check_network(net)
+
+
+def test_loss_that_scores_ignored_targets_is_refused(net):
+    class Faulty(type(net)):
+        def loss(self, tokens_BL, targets_BL, *inputs):
+            return super().loss(tokens_BL, targets_BL.clamp(min=0), *inputs)
+
+    net.__class__ = Faulty
+    with pytest.raises(ValueError, match="network: loss scores targets of -100"):
         check_network(net)

@@ -13,7 +13,7 @@ from .contract import Network
 
 @torch.no_grad()
 def check_network(net: Network, tgt_len: int = 8) -> None:
-    """Raise ValueError if a network looks ahead, mixes rows, or forgets what its memory holds.
+    """Raise ValueError if a network looks ahead, mixes rows, or remembers or scores wrong tokens.
 
     A copy is checked, in float64 and with random weights. Its memory must hold tgt_len tokens.
     """
@@ -36,9 +36,39 @@ def check_network(net: Network, tgt_len: int = 8) -> None:
     require_equal(torch.cat([first_BLV, second_BLV], 1), whole_BLV, problem)
     second_BLV, _ = net(tokens_BL[[2, 0], tgt_len:], memory.rows(torch.tensor([2, 0])))
     require_equal(second_BLV, whole_BLV[[2, 0], tgt_len:], "memory.rows gives other rows")
-    nats_BL, _ = net.loss(tokens_BL[:, :-1], tokens_BL[:, 1:])
-    expected_BL = cross_entropy(whole_BLV[:, :-1].mT, tokens_BL[:, 1:], reduction="none")
-    require_equal(nats_BL, expected_BL, "loss is not that of the logits")
+    check_targets(net, tokens_BL, whole_BLV)
+    n_reread = tgt_len // 2
+    _, memory = net(tokens_BL[:, : tgt_len + n_reread], None, None, n_reread)
+    second_BLV, _ = net(tokens_BL[:, tgt_len:], memory)
+    require_equal(second_BLV, whole_BLV[:, tgt_len:], "memory has tokens of n_reread")
+    check_documents(net, tokens_BL, whole_BLV)
+
+
+def check_targets(net: Network, tokens_BL: torch.Tensor, whole_BLV: torch.Tensor) -> None:
+    targets_BL = tokens_BL[:, 1:].clone()
+    for problem in ("loss is not that of the logits", "loss scores targets of -100"):
+        nats_BL, _ = net.loss(tokens_BL[:, :-1], targets_BL)
+        expected_BL = cross_entropy(whole_BLV[:, :-1].mT, targets_BL, reduction="none")
+        require_equal(nats_BL, expected_BL, problem)
+        targets_BL[1:, ::2] = -100
+
+
+def check_documents(net: Network, tokens_BL: torch.Tensor, whole_BLV: torch.Tensor) -> None:
+    """Begin a document within the second segment of the first row; in other rows it goes on."""
+    tgt_len = tokens_BL.size(1) // 2
+    start = tgt_len + tgt_len // 2
+    doc_pos_BL = torch.arange(3 * tgt_len).repeat(3, 1)
+    doc_pos_BL[0, start:] -= start
+    before_BL = tokens_BL.clone()
+    before_BL[0, :start] = (before_BL[0, :start] + 1) % net.config.n_token
+    logits = []
+    for text_BL in (tokens_BL, before_BL):
+        _, memory = net(text_BL[:, :tgt_len])
+        second_BLV, memory = net(text_BL[:, tgt_len:], memory, doc_pos_BL[:, tgt_len : 2 * tgt_len])
+        third_BLV, _ = net(tokens_BL[:, :tgt_len], memory, doc_pos_BL[:, 2 * tgt_len :])
+        logits.append(torch.cat([second_BLV[:1, start - tgt_len :], third_BLV[:1]], 1))
+    require_equal(second_BLV[1:], whole_BLV[1:, tgt_len:], "doc_pos_BL ends a document too early")
+    require_equal(*logits, "logits change with tokens before the document (doc_pos_BL)")
 
 
 def require_equal(actual: torch.Tensor, expected: torch.Tensor, problem: str) -> None:
