@@ -1,10 +1,9 @@
 """Helpers of every run.py: command line, training, evaluation, and one record per measurement.
 
-Each folder answers one question: run.py measures and writes results.json, and figures.py makes a
-table and figures of results.json alone (results.py). A run.py continues where it was stopped:
-a measurement with a record is skipped, and an unfinished fit resumes.
+A run.py continues where it was stopped: a measurement with a record is skipped, and an unfinished
+fit resumes. figures.py makes tables and figures of results.json alone (results.py).
 
-    python -m experiments.depth.run [--seeds 1 2 3] [--fast] [--out FILE] [--runs FOLDER]
+    python -m experiments.depth.run [--seeds 1 2 3] [--only KIND ...] [--fast] [--out FILE]
 """
 
 import argparse
@@ -28,7 +27,6 @@ from txl_lightning.__main__ import describe_error, run
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.data.store import Store
 from txl_lightning.data.tasks import TaskStore
-from txl_lightning.data.vocab import Vocabulary
 from txl_lightning.errors import DataError
 from txl_lightning.files import write_json
 from txl_lightning.machine import describe_environment
@@ -36,6 +34,7 @@ from txl_lightning.machine import describe_environment
 REPOSITORY = Path(__file__).parents[1]
 PLAIN = "experiments/plain.yaml"
 """Defaults of the package, so that fit gives no text of one's own its recipe."""
+CHECKPOINT = "checkpoints/last.ckpt"
 PATH_OPTIONS = {"--out", "--runs"}
 QUIET = {"trainer.enable_progress_bar": False, "report.html": False, "report.sample_len": 0}
 
@@ -66,7 +65,7 @@ FAST = {
     "trainer.val_check_interval": 4,
     "trainer.limit_val_batches": 2,
 }
-"""Options of --fast: training takes seconds."""
+"""Options of --fast."""
 
 
 def plan_steps(steps: int, validations: int = 1) -> dict[str, int]:
@@ -126,7 +125,6 @@ def measure_once(
 ) -> None:
     """Add the result of `measure(args, *values)` to results.json, unless `name` is there.
 
-    A missing text is one line, with exit code 3.
     `seconds` in the record is the wall time of the call, without that of earlier, stopped ones.
     """
     if name in load_records(args.out):
@@ -157,12 +155,7 @@ class TrainedRun:
     folder: Path
     options: Options
     net: TransformerXL
-    vocab: Vocabulary | None
     store: Store | TaskStore
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoints" / "last.ckpt"
 
     @property
     def text(self) -> str:
@@ -194,7 +187,7 @@ class TrainedRun:
     def evaluate(self, options: Options) -> dict[str, Any]:
         """Return the JSON record that the command `evaluate` prints."""
         with redirect_stdout(io.StringIO()) as line:
-            run(["evaluate", str(self.checkpoint), *format_options(options)])
+            run(["evaluate", str(self.folder / CHECKPOINT), *format_options(options)])
         return json.loads(line.getvalue())
 
 
@@ -225,10 +218,8 @@ def fit(folder: Path, options: Options) -> TrainedRun:
 
 
 def load_trained(folder: Path, options: Options) -> TrainedRun:
-    path = folder / "checkpoints" / "last.ckpt"
-    return TrainedRun(
-        folder, options, *load_checkpoint(path).build(), load_checkpoint(path).open_text()[1]
-    )
+    loaded = load_checkpoint(folder / CHECKPOINT)
+    return TrainedRun(folder, options, loaded.build_network(), loaded.open_text()[1])
 
 
 def format_options(options: Options) -> list[str]:

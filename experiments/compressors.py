@@ -26,11 +26,11 @@ def measure(args: Namespace, name: str, data: DataConfig) -> dict[str, Any]:
     return fields | {"alone": count_bits(name, test), "after": count_bits(name, test, train)}
 
 
-def count_bits(name: str, text: bytes, before: bytes = b"") -> float:
-    """Return bits per byte of a text after another one."""
-    count = COUNT[name]
-    n_byte = count(before + text) - (count(before) if before else 0)
-    return 8 * n_byte / len(text)
+def count_bits(name: str, text: bytes, before: bytes = b"", **how: int) -> float:
+    """Return bits per byte of a text after another one; `how` is the order of PPMd."""
+    n_byte = COUNT[name](before + text, **how)
+    n_before = COUNT[name](before, **how) if before else 0
+    return 8 * (n_byte - n_before) / len(text)
 
 
 def count_xz(text: bytes) -> int:
@@ -43,12 +43,6 @@ def count_ppmd(text: bytes, order: int = ORDER) -> int:
 
     encoder = Ppmd7Encoder(order, MEMORY)
     return len(encoder.encode(text)) + len(encoder.flush())
-
-
-def count_bits_by_ppmd(text: bytes, before: bytes, order: int) -> float:
-    """Return PPMd's bits per byte of a text after another one, with contexts of `order` bytes."""
-    n_byte = count_ppmd(before + text, order) - (count_ppmd(before, order) if before else 0)
-    return 8 * n_byte / len(text)
 
 
 COUNT = {"xz": count_xz, "ppmd": count_ppmd}

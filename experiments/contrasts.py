@@ -1,12 +1,7 @@
-"""One rule for the word beside a primary contrast.
+"""One rule for the word beside a primary contrast; README.md has it.
 
-An effect is a difference, above 0 where the network or reading that is named first is better; each
-seed gives one, paired by seed. Its interval is Student's t over the seeds, made wider, where the
-documents of a text are scored one by one, by a bootstrap over documents and seeds. "none": the 95 %
-interval lies within the margin that was fixed before. Otherwise "clear": the 95 % interval lies on
-one side of 0, and every seed on the same side. "likely": the 80 % interval lies on one side of 0,
-and at least four of five seeds on the same side. "unclear": everything else, and fewer than three
-seeds. ", against": the effect is below 0. No row is corrected for others: there are at most 25.
+An interval is Student's t over the seeds, made wider, where the documents of a text are scored one
+by one, by a bootstrap over documents and seeds. Fewer than three seeds are unclear.
 """
 
 import math

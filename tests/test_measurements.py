@@ -105,11 +105,12 @@ def args(monkeypatch, finished, tmp_path):
     seconds = {"4, memory": 0.3, "4": 0.2, "xl adamw": 0.3, "lstm adamw": 0.1}
     seconds |= dict.fromkeys(attention_length.KINDS, 0.1)
     records = {name: {"step_seconds": seconds} for name in ("pace", "pace adamw")}
-    kinds = [*seconds, "8", "12", "recurrence"]
+    kinds = [*seconds, "8", "12", "recurrence", "xl adamw adamw", "lstm adamw adamw"]
     records |= {f"rate {kind}": {"rate": 3e-3} for kind in kinds}
     (tmp_path / "results.json").write_text(json.dumps({"records": records}))
     where = {"runs": tmp_path, "out": tmp_path / "results.json", "minutes": 2.0}
-    return Namespace(fast=True, text=None, precision="32-true", **where)
+    where |= {"accelerator": "cpu", "device": torch.device("cpu")}
+    return Namespace(fast=True, precision="32-true", **where)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_words_are_tuned_by_validation_in_optimizer_rate_and_dropout(args, finis
     for optimizer, val in rates.items():
         rate = float(min(val, key=val.get))
         found = {"optimizer": optimizer, "val": val, "rate": rate}
-        records[f"rate lstm {optimizer}"] = found
+        records[f"rate lstm tuned {optimizer}"] = found
     records["pace tuned"] = {"step_seconds": {"lstm muon": 0.1}}
     args.out.write_text(json.dumps({"records": records}))
     args.fast, fits = False, []
@@ -422,7 +423,7 @@ def test_a_book_is_compressed_after_the_text_that_the_network_has_read(monkeypat
     monkeypatch.setitem(novels.FAST, "data.tgt_len", 16)
     # 2 rows, of each 4 segments of 16 bytes.
     rows = [train[row * (len(train) // 2) :][:64] for row in range(2)]
-    args = Namespace(fast=True, precision="32-true")
+    args = Namespace(fast=True, precision="32-true", accelerator="cpu")
     assert novels.read_training_text(args)[1:] == (b"".join(rows), train)
     found = novels.compress_book(args, "xz")
     assert (found["read_bytes"], found["train_bytes"]) == (128, len(train))

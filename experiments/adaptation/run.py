@@ -83,7 +83,7 @@ def compress(args: Namespace, kind: str) -> dict[str, Any]:
     store = DataConfig(**given, vocab="bytes").open_text()
     end = 20_000 if args.fast else None
     train, val, test = (store.ids(split)[:end].tobytes() for split in ("train", "val", "test"))
-    bits = {order: compressors.count_bits_by_ppmd(val, train, order) for order in ORDERS}
+    bits = {order: compressors.count_bits("ppmd", val, train, order=order) for order in ORDERS}
     order = min(ORDERS, key=bits.__getitem__)
     return {
         "kind": f"ppmd {kind}",
@@ -91,8 +91,8 @@ def compress(args: Namespace, kind: str) -> dict[str, Any]:
         "bytes": {"train": len(train), "val": len(val), "test": len(test)},
         "val": {str(key): value for key, value in bits.items()},
         "order": order,
-        "alone": compressors.count_bits_by_ppmd(test, b"", order),
-        "after": compressors.count_bits_by_ppmd(test, train, order),
+        "alone": compressors.count_bits("ppmd", test, order=order),
+        "after": compressors.count_bits("ppmd", test, train, order=order),
     }
 
 

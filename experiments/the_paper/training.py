@@ -96,7 +96,7 @@ def fit_options(row: Row, sizes: Sizes, seed: int, times: float = 1) -> dict[str
         "trainer": trainer | {"gradient_clip_val": 1.0},
         "checkpoint": {"every_n_steps": 300},
     }
-    return {"seed_everything": seed} | common.flatten(sections)
+    return common.flatten(sections)
 
 
 def segment_len(row: Row, sizes: Sizes) -> int:
