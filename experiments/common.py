@@ -196,6 +196,14 @@ def score(args: argparse.Namespace, run: TrainedRun, **how: Any) -> dict[str, An
     return run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
 
 
+def score_ways(
+    args: argparse.Namespace, run: TrainedRun, ways: Mapping[str, Options], **how: Any
+) -> dict[str, float]:
+    """Return the bits per byte of the test text by the way it is read."""
+    tests = {name: score(args, run, split="test", **how, **way) for name, way in ways.items()}
+    return {name: test["bits_per_byte"] for name, test in tests.items()}
+
+
 def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> TrainedRun:
     """Train with a seed in the folder `name` of the runs, or resume there."""
     seeded = {"seed_everything": seed, "trainer.precision": args.precision}

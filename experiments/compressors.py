@@ -2,6 +2,7 @@
 
 import lzma
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from experiments import common
@@ -11,15 +12,17 @@ ORDER, MEMORY = 16, 2**30
 """Of PPMd: the longest context in bytes, and the bytes of its memory."""
 
 
-def measure_all(args: Namespace, data: DataConfig) -> None:
+def measure_all(args: Namespace, choose_text: Callable[[Namespace], DataConfig]) -> None:
     """Add a record of the test text for each compressor."""
     for name in COUNT:
-        common.measure_once(args, name, measure, name, data)
+        common.measure_once(args, name, measure, name, choose_text)
 
 
-def measure(args: Namespace, name: str, data: DataConfig) -> dict[str, Any]:
+def measure(
+    args: Namespace, name: str, choose_text: Callable[[Namespace], DataConfig]
+) -> dict[str, Any]:
     """Return a compressor's bits per byte of the test text."""
-    store = data.open_text()
+    store = choose_text(args).open_text()
     end = 50_000 if args.fast else None
     train, test = (store.ids(split)[:end].tobytes() for split in ("train", "test"))
     fields = {"kind": name, "text": store.manifest["text"], "bytes": len(test)}

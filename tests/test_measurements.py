@@ -385,7 +385,7 @@ def test_a_compressor_is_measured_alone_and_after_the_training_text(monkeypatch,
     (tmp_path / "text.txt").write_bytes(train + train[:500])
     monkeypatch.setenv("TXL_DATA", str(tmp_path))
     data = DataConfig(path=str(tmp_path / "text.txt"), vocab="bytes")
-    found = compressors.measure(Namespace(fast=False), name, data)
+    found = compressors.measure(Namespace(fast=False), name, lambda args: data)
     assert found["bytes"] == 500
     assert 4 < found["alone"] < 6
     assert found["after"] < 0.8
