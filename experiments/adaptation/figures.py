@@ -42,24 +42,16 @@ def list_tables(records: results.Records) -> list[results.Rows]:
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
     """Return what each way saves of the bits of static evaluation, and both ways of PPMd's."""
-    found = [
-        results.compare(
-            f"{TEXTS[kind]}: {WAYS[way]} against static",
-            collect(records, kind, way),
-            collect(records, kind, "static"),
-            "bits per byte",
-            MARGIN,
-        )
-        for kind in TEXTS
-        for way in WAYS
-        if way != "static"
-    ]
+    found = {}
+    for kind, text in TEXTS.items():
+        for way in [*WAYS][1:]:
+            both = collect(records, kind, way), collect(records, kind, "static")
+            found[f"{text}: {WAYS[way]} against static"] = both
     for kind, text in TEXTS.items():
         adapted = collect(records, kind, "both")
         ppmd = dict.fromkeys(adapted, records.get(f"ppmd {kind}", {}).get("after"))
-        name = f"{text}: {WAYS['both']} against {PPMD}"
-        found.append(results.compare(name, adapted, ppmd, "bits per byte", MARGIN))
-    return found
+        found[f"{text}: {WAYS['both']} against {PPMD}"] = adapted, ppmd
+    return [results.compare(name, *both, "bits per byte", MARGIN) for name, both in found.items()]
 
 
 def collect(records: results.Records, kind: str, way: str) -> results.BySeed:
