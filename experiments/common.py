@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from experiments.results import load_records
-from txl_lightning import TransformerXL
+from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.__main__ import describe_error, run
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.data.store import Store
@@ -202,6 +204,12 @@ def score_ways(
     """Return the bits per byte of the test text by the way it is read."""
     tests = {name: score(args, run, split="test", **how, **way) for name, way in ways.items()}
     return {name: test["bits_per_byte"] for name, test in tests.items()}
+
+
+def read_rows(net: TransformerXL, ids_BT: np.ndarray, before: int, **how: Any) -> Tensor:
+    """Return the nats of the tokens of each row after the first `before`, in float64."""
+    nats_BT = stream_nats(net, ids_BT.ravel(), batch_size=len(ids_BT), **how)
+    return nats_BT[:, before - 1 :].double()
 
 
 def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> TrainedRun:

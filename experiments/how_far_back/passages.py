@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from txl_lightning import TransformerXL, stream_nats
+from txl_lightning import TransformerXL
 
 MEMORY, SEGMENT = 128, 64
 CLAMP = MEMORY + SEGMENT - 1
@@ -80,5 +80,5 @@ def take(ids_T: np.ndarray, start_B: np.ndarray, count: int) -> np.ndarray:
 
 
 def score_end(model: TransformerXL, ids_BT: np.ndarray, how: dict[str, Any]) -> float:
-    nats_BT = stream_nats(model, ids_BT.ravel(), batch_size=len(ids_BT), **how)
-    return nats_BT[:, -PASSAGE:].double().mean().item()
+    before = ids_BT.shape[1] - PASSAGE
+    return common.read_rows(model, ids_BT, before, **how).mean().item()

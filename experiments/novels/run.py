@@ -13,7 +13,7 @@ import torch
 
 from experiments import common, compressors
 from experiments.novels.texts import find_novels
-from txl_lightning import CorpusDataModule, TransformerXL, stream_nats
+from txl_lightning import CorpusDataModule, TransformerXL
 from txl_lightning.files import load_yaml
 
 SEGMENT, ROWS, BOOK_TOKENS, BEFORE = 64, 16, 12_000, 1024
@@ -101,8 +101,8 @@ def score_books(
     """Return the mean nats of the same tokens of each book, by the way they are read."""
     before, nats = 128 if fast else BEFORE, {}
     for name in list(ways)[: 4 if fast else None]:
-        nats_BT = stream_nats(model, ids_BT.ravel(), batch_size=len(ids_BT), **ways[name])
-        nats[name] = nats_BT[:, before - 1 :].double().mean(dim=1).tolist()
+        nats_BT = common.read_rows(model, ids_BT, before, **ways[name])
+        nats[name] = nats_BT.mean(dim=1).tolist()
     return nats
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from experiments import common
 from experiments.the_paper.rows import FAST, KINDS, Row, Sizes
-from txl_lightning import TransformerXL, TransformerXLConfig, stream_nats
+from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.data.store import Store
 from txl_lightning.files import write_text
 
@@ -151,19 +150,14 @@ def perplexity(model: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, attention
         stride = min(STRIDE, attention_len)
         how = {"tgt_len": stride, "ext_len": attention_len - stride}
         ids_PT, before = ids_PT[:, before - attention_len :], attention_len
-    return exponentiate(stream_nats(model, ids_PT.ravel(), batch_size=PIECES, **how), before)
-
-
-def exponentiate(nats_PT: Tensor, before: int) -> float:
-    """Return the perplexity of the tokens after the first `before`."""
-    return torch.exp(nats_PT[:, before - 1 :].double().mean()).item()
+    return common.read_rows(model, ids_PT, before, **how).mean().exp().item()
 
 
 def score_segments(model: TransformerXL, ids_PT: np.ndarray, row: Row, sizes: Sizes) -> float:
     """Return the perplexity of pieces that are read in segments, as in training."""
     how = {"tgt_len": segment_len(row, sizes), "mem_len": model.config.mem_len}
-    nats_PT = stream_nats(model, ids_PT.ravel(), batch_size=PIECES, **how)
-    return exponentiate(nats_PT, max(sizes.memory_lens))
+    nats_PT = common.read_rows(model, ids_PT, max(sizes.memory_lens), **how)
+    return nats_PT.mean().exp().item()
 
 
 def read_with_memories(
@@ -172,8 +166,7 @@ def read_with_memories(
     """Return mean nats of the same tokens of a text by memory length."""
     before, nats = max(lengths), {}
     ids_PT = cut_evenly(ids, sizes.test_tokens // PIECES, before)
-    how = {"batch_size": PIECES, "tgt_len": sizes.segment}
     for mem_len in lengths:
-        nats_PT = stream_nats(model, ids_PT.ravel(), mem_len=mem_len, **how)
-        nats[str(mem_len)] = nats_PT[:, before - 1 :].double().mean().item()
+        how = {"tgt_len": sizes.segment, "mem_len": mem_len}
+        nats[str(mem_len)] = common.read_rows(model, ids_PT, before, **how).mean().item()
     return nats

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from txl_lightning import stream_nats
 
 # nanoGPT validates on the last tenth.
 TEXT = {"data.corpus": "tiny_shakespeare", "data.split": [0.9, 0.1, 0.0]}
@@ -55,8 +54,7 @@ def score_batches(run: common.TrainedRun, seed: int) -> float:
     ids_T = run.store.ids("val")
     start_B = np.random.default_rng(seed).integers(len(ids_T) - length, size=rows)
     ids_BT = ids_T[start_B[:, None] + np.arange(length + 1)]
-    how = {"batch_size": rows, "tgt_len": length, "mem_len": 0}
-    return stream_nats(run.net, ids_BT.ravel(), **how).double().mean().item()
+    return common.read_rows(run.net, ids_BT, 1, tgt_len=length, mem_len=0).mean().item()
 
 
 if __name__ == "__main__":
