@@ -71,11 +71,8 @@ FAST = {
 
 
 def plan_steps(steps: int, validations: int = 1) -> dict[str, int]:
-    """Return the options of so many steps and validations."""
-    return {
-        "trainer.max_steps": steps,
-        "trainer.val_check_interval": max(steps // validations, 1),
-    }
+    interval = max(steps // validations, 1)
+    return {"trainer.max_steps": steps, "trainer.val_check_interval": interval}
 
 
 def parse_args(
@@ -144,7 +141,6 @@ def measure_once(
 
 
 def measure_kinds(args: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -> None:
-    """Call `measure(args, kind, seed)` for each kind of each seed."""
     for seed in args.seeds:
         for kind in args.only:
             measure_once(args, f"{kind} {seed}", measure, kind, seed)
@@ -180,7 +176,6 @@ class TrainedRun:
         return max(self.load_curve("train/seconds")["train/seconds"], default=None)
 
     def load_curve(self, column: str) -> dict[str, list[float]]:
-        """Return the steps and values of a column of metrics.csv."""
         with (self.folder / "metrics.csv").open() as file:
             rows = [row for row in csv.DictReader(file) if row.get(column)]
         steps = [int(row["step"]) for row in rows]

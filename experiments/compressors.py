@@ -13,7 +13,6 @@ ORDER, MEMORY = 16, 2**30
 
 
 def measure_all(args: Namespace, choose_text: Callable[[Namespace], DataConfig]) -> None:
-    """Add a record of the test text for each compressor."""
     for name in COUNT:
         common.measure_once(args, name, measure, name, choose_text)
 

@@ -43,7 +43,6 @@ class Contrast:
         return f"{sum(effect > 0 for effect in self.effects)} of {len(self.effects)}"
 
     def format_effect(self) -> str:
-        """Return the mean with its sign and its unit."""
         return f"{self.format(self.mean)} {self.unit}"
 
     def format_interval(self) -> str:
@@ -90,7 +89,6 @@ def resample(values_SD: Sequence[Sequence[float]]) -> Iterator[float]:
 
 
 def find_t_interval(values: Sequence[float], level: float) -> Interval:
-    """Return the interval of a mean by Student's t."""
     low, high = 0.0, 1e3
     while high - low > 1e-6:
         middle = (low + high) / 2

@@ -98,7 +98,6 @@ def describe(contrast: Contrast) -> tuple[str, str, str]:
 
 
 def format_index(results: Mapping[str, Records]) -> str:
-    """Return a row for each primary contrast."""
     rows = [["question", "effect", "95 % interval", "seeds", "result", "date", "folder"]]
     for question, contrast in list_primary(results):
         link = f"[{question.folder}]({question.folder}/README.md)"
@@ -111,7 +110,6 @@ def format_index(results: Mapping[str, Records]) -> str:
 
 
 def find_date(records: Records) -> str:
-    """Return the day of the last training."""
     return max(each["origin"]["date"] for each in records.values() if "seed" in each)[:10]
 
 

@@ -42,7 +42,6 @@ def load_records(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def select(records: Records, **values: Any) -> list[dict[str, Any]]:
-    """Return the records with these values."""
     return [r for r in records.values() if all(r.get(k) == v for k, v in values.items())]
 
 

@@ -103,12 +103,12 @@ def test_a_case_that_other_work_spoilt_says_so(load, step_ms, reason):
 @pytest.mark.slow
 def test_the_check_of_a_gpu_runs_its_parts_on_a_cpu_in_tiny_sizes(run_experiment, tmp_path):
     run_experiment("gpu.check", "--smoke", "--limit", "800", "--results", tmp_path)
-    result = json.loads((tmp_path / "cpu-all-smoke.json").read_text())
+    result = json.loads((tmp_path / "cpu-smoke.json").read_text())
     assert {part["status"] for part in result["parts"].values()} == {"done"}
-    speed, resume = (result["parts"][name]["found"] for name in ("candidates", "resume"))
-    assert {"sdpa", "matmul", "triton"} <= {row["kernel"] for row in speed}
+    speed, resume = (result["parts"][name]["found"] for name in ("speed", "resume"))
+    assert {"sdpa", "matmul"} == {row["kernel"] for row in speed}
     assert [row["resumed"] for row in resume] == [0, 0]
-    assert {"ptxas", "float32_matmul_precision"} <= result.keys()
+    assert {"commit", "machine"} <= result.keys()
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ import torch
 from torch import einsum
 from torch.nn import functional as F
 
-from experiments.gpu import candidates, check, correctness, parts, speed
+from experiments.gpu import check, correctness, parts, speed
 from experiments.gpu.trainer import judge_resume
 from experiments.speed.contestants import has
 from tests.helpers.waiting import wait_until
-from txl_lightning.model.kernels import matmul, per_head, reference, sdpa
+from txl_lightning.model.kernels import KERNELS, matmul, per_head, reference, sdpa
 
 
 class SpoilGradient(torch.autograd.Function):
@@ -181,7 +181,7 @@ def test_the_reference_is_computed_on_the_cpu_in_float64_for_any_device(monkeypa
 def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_with_each_kernel():
     found = list(parts.compare_golden(smoke=True, ends_at=math.inf))
     kinds = Counter(row["dtype"] for row in found)
-    assert kinds == {"torch.float64": 1, "torch.float32": len(candidates.KERNELS) - 1}
+    assert kinds == {"torch.float64": 1, "torch.float32": len(KERNELS) - 1}
     assert all(row["right"] and row["files"] == 2 for row in found)
 
 
@@ -196,7 +196,7 @@ def test_outputs_of_the_original_are_compared_in_float64_once_and_in_float32_wit
     ],
 )
 def test_outputs_of_the_original_find_a_broken_kernel_in_float32(monkeypatch, fault):
-    monkeypatch.setitem(candidates.KERNELS, "broken", BROKEN[fault])
+    monkeypatch.setitem(KERNELS, "broken", BROKEN[fault])
     names = ["default", "prenorm_longmem_clamp"]
     assert parts.compare_files("broken", torch.float32, 1e-3, names)["wrong"].keys() == {*names}
 
@@ -251,26 +251,26 @@ def test_lines_printed_by_libraries_are_no_findings(tmp_path, monkeypatch, capsy
         yield {"right": True}
 
     monkeypatch.setattr(speed, "measure_costs", print_and_find)
-    files = check.Files.make(tmp_path, "card")
-    check.run_here("costs", True, 9.0, files.findings)
-    with files.findings.open("a") as file:
+    findings = tmp_path / "card.jsonl"
+    check.run_here("costs", True, 9.0, findings)
+    with findings.open("a") as file:
         file.write('{"part": "costs", "found": {"ri')
-    assert files.read_findings("costs") == [{"right": True}]
-    assert files.read_findings("speed") == []
+    assert check.read_findings(findings, "costs") == [{"right": True}]
+    assert check.read_findings(findings, "speed") == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_check_that_is_killed_has_written_what_it_has_found(tmp_path, repository, number):
-    command = [sys.executable, "-m", "experiments.gpu.check", "first", "--smoke"]
+    command = [sys.executable, "-m", "experiments.gpu.check", "--smoke"]
     process = subprocess.Popen([*command, "--results", tmp_path], cwd=repository)
-    findings = tmp_path / "cpu-first-smoke.jsonl"
+    findings = tmp_path / "cpu-smoke.jsonl"
     wait_until(lambda: findings.exists() and findings.read_text().count("\n") >= 5)
     process.send_signal(number)
     process.wait()
     found = [json.loads(line) for line in findings.read_text().splitlines() if line.endswith("}")]
-    assert {"costs", "kernel sdpa"} <= {each["part"] for each in found}
-    result = json.loads((tmp_path / "cpu-first-smoke.json").read_text())
+    assert {"costs", "kernels"} <= {each["part"] for each in found}
+    result = json.loads((tmp_path / "cpu-smoke.json").read_text())
     assert result["parts"]["costs"]["status"] == "done"
 
 

@@ -24,7 +24,6 @@ MARGIN = 0.01  # bits per byte
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
-    """Return bits per byte by text and way of reading, the share of PPMd's, and the time."""
     rows = [["text", "reading", "bits per byte (seeds)", "share of PPMd's", "time, static = 1"]]
     for kind, text in TEXTS.items():
         ppmd = records.get(f"ppmd {kind}")
@@ -59,7 +58,6 @@ def collect(records: results.Records, kind: str, way: str) -> results.BySeed:
 
 
 def summarize(records: results.Records, kind: str, way: str) -> float:
-    """Return the mean bits per byte of all seeds."""
     return results.spread(collect(records, kind, way).values())[0]
 
 

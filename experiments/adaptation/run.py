@@ -38,7 +38,6 @@ def main() -> None:
 
 
 def choose_text(args: Namespace, kind: str) -> dict[str, Any]:
-    """Return options of a text."""
     options = dict(KINDS[kind])
     if args.fast:
         options.pop("data.corpus", None)

@@ -14,8 +14,8 @@ N_ROW = 25  # kernels or operators that are listed
 
 def profile_steps(smoke: bool, ends_at: float) -> Findings:
     """List what ten steps start on the device, by the time that it takes, for two networks."""
-    for name in list(PUBLISHED)[:2]:
-        for compiles in (False,) if smoke else (False, True):
+    for compiles in (False,) if smoke else (False, True):
+        for name in list(PUBLISHED)[:2]:
             about = {"config": name, "compiled": compiles}
             step = make_step(load_published(name, smoke), compiles=compiles)
             yield try_in_time(ends_at, about, profile_step, step)

@@ -8,18 +8,16 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import yaml
 from torch import Tensor, nn
 
-from experiments.gpu.candidates import use_kernel
 from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.speed import contestants
-from experiments.speed.cases import Case, count_flops
-from txl_lightning import TransformerXL, TransformerXLConfig
+from experiments.speed.cases import Case
+from txl_lightning import TransformerXL
 from txl_lightning.model import make_reader
 
 PUBLISHED = {
@@ -28,28 +26,18 @@ PUBLISHED = {
     "nvidia/wt103_base": {"batch_size": 32},
 }  # fmt: skip
 """Networks of configs/, and what is changed of their batches."""
-TINY = {"n_layer": 1, "n_head": 2, "d_model": 8, "d_head": 4, "d_inner": 16, "mem_len": 6}
+BASE = "paper/enwik8_base"
 WORDS, BYTES = 267_735, 256  # sizes of their vocabularies
 
 
-class Training(NamedTuple):
-    """A published network and its batches."""
-
-    config: TransformerXLConfig
-    tgt_len: int
-    batch_size: int
-
-
-def load_published(name: str, smoke: bool) -> Training:
+def load_published(name: str, smoke: bool) -> Case:
     """Return the network and the batches of a config; for a smoke test, tiny ones."""
     run = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text())
-    settings = run["model"]["net"] | {"n_token": WORDS if "wt103" in name else BYTES}
-    config = TransformerXLConfig(**settings)
-    if smoke:
-        small = TINY | {"n_token": 300, "cutoffs": (), "tie_projs": (), "div_val": 1}
-        return Training(replace(config, **small), 6, 2)
-    data = run["data"] | PUBLISHED[name]
-    return Training(config, data["tgt_len"], data["batch_size"])
+    sizes, data = run["model"]["net"], run["data"] | PUBLISHED[name]
+    sizes["n_token"] = WORDS if "wt103" in name else BYTES
+    mem_len = sizes.pop("mem_len")
+    case = Case(name, sizes, data["batch_size"], data["tgt_len"], mem_len, trains=True)
+    return case.shrink() if smoke else case
 
 
 def synchronize() -> None:
@@ -90,103 +78,33 @@ def measure_costs(smoke: bool, ends_at: float) -> Findings:
 
 
 def measure_speed(smoke: bool, ends_at: float) -> Findings:
-    """Measure training of the published networks with kernel sdpa: forward, backward, update."""
-    for name in PUBLISHED:
-        yield measure_training(name, "sdpa", smoke, ends_at)
+    """Measure training of the published networks: forward, backward, update."""
+    for kernel in ("sdpa", "matmul"):
+        for name in PUBLISHED:
+            about = {"config": name, "kernel": kernel}
+            case = load_published(name, smoke)
+            yield try_in_time(ends_at, about, time_ours, case, kernel, 0.2 if smoke else 4.0)
 
 
-def measure_candidates(smoke: bool, ends_at: float) -> Findings:
-    """Measure the same steps with other kernels, each beside sdpa, and as one CUDA graph."""
-    training = load_published("paper/enwik8_base", smoke)
-    if DEVICE == "cuda":
-        about = {"config": "paper/enwik8_base", "kernel": "sdpa", "captured": True}
-        yield try_in_time(ends_at, about, lambda: time_steps(capture_step(training), training, 2.0))
-    for name in list(PUBLISHED)[:3]:
-        for kernel in ("sdpa", "triton", "matmul"):
-            yield measure_training(name, kernel, smoke, ends_at, seconds=2.0)
-
-
-def capture_step(training: Training) -> Callable[[], Tensor]:
-    """Return a training step that is launched as one CUDA graph: no time of the host is in it."""
-    net = make_network(training).train()
-    memory = net.empty_memory(training.batch_size)
-    memory = memory.to(torch.bfloat16)
-
-    def compute_nats(tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
-        nats_BL, following = net.loss(tokens_BL, targets_BL, memory)
-        # In place: a graph reads and writes the same addresses each time.
-        for kept, new in zip(memory.tensors().values(), following.tensors().values(), strict=True):
-            kept.copy_(new)
-        return nats_BL
-
-    step = update_with(compute_nats, net.parameters(), training, capturable=True)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return loss
-
-    return replay
-
-
-def measure_training(
-    name: str, kernel: str, smoke: bool, ends_at: float, seconds: float = 4.0
-) -> dict[str, Any]:
-    training = load_published(name, smoke)
-    about = {"config": name, "kernel": kernel}
-    return try_in_time(ends_at, about, time_ours, training, kernel, 0.2 if smoke else seconds)
-
-
-def measure_peers(smoke: bool, ends_at: float) -> Findings:
-    """Measure the same step of enwik8_base with each other implementation that is installed."""
-    config, tgt_len, batch_size = load_published("paper/enwik8_base", smoke)
-    fields = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "dropout")
-    sizes = {name: getattr(config, name) for name in fields}
-    case = Case("enwik8_base", sizes, batch_size, tgt_len, config.mem_len, trains=True)
-    missing = contestants.find_missing()
-    for name in contestants.PACKAGES:
-        about = {"config": "enwik8_base", "peer": name}
-        if name in missing:
-            yield about | {"not installed": missing[name]}
-        else:
-            yield try_in_time(ends_at, about, time_peer, name, case, 0.2 if smoke else 4.0)
-
-
-def time_ours(training: Training, kernel: str, seconds: float) -> dict[str, Any]:
+def time_ours(case: Case, kernel: str, seconds: float) -> dict[str, Any]:
     """Time steps, with fewer rows where memory is short."""
-    while True:
+    while case.rows > 1:
         with suppress(torch.OutOfMemoryError):
-            rate = time_steps(make_step(training, kernel), training, seconds)
-            # None with an adaptive softmax.
-            flops = count_flops(training.config, training.tgt_len)
-            per_second = {"flops_per_second": rate["tokens_per_second"] * flops} if flops else {}
-            return rate | per_second
-        if training.batch_size == 1:
-            raise MemoryError("one row does not fit into the memory of this GPU")
-        training = training._replace(batch_size=-(-training.batch_size // 2))
+            return time_steps(make_step(case, kernel), case, seconds)
         torch.cuda.empty_cache()
+        case = replace(case, rows=case.rows // 2)
+    return time_steps(make_step(case, kernel), case, seconds)
 
 
-def make_network(training: Training, kernel: str = "sdpa") -> TransformerXL:
+def make_network(case: Case, kernel: str = "sdpa") -> TransformerXL:
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        net = TransformerXL(training.config)
-    use_kernel(net, kernel)
-    return net
+        return TransformerXL(replace(case.config, kernel=kernel))
 
 
-def make_step(
-    training: Training, kernel: str = "sdpa", compiles: bool = False
-) -> Callable[[], Tensor]:
+def make_step(case: Case, kernel: str = "sdpa", compiles: bool = False) -> Callable[[], Tensor]:
     """Return a function that takes a training step under bf16 autocast, and returns the loss."""
-    net, memory = make_network(training, kernel).train(), None
+    net, memory = make_network(case, kernel).train(), None
     if compiles:
         # Here, because importing Lightning takes half a minute where transformers is installed.
         from txl_lightning.training.segments import compile_in_place
@@ -200,32 +118,38 @@ def make_step(
         nats_BL, memory = net.loss(tokens_BL, targets_BL.to(device), memory)
         return nats_BL
 
-    return update_with(compute_nats, net.parameters(), training)
+    return update_with(compute_nats, net.parameters(), case)
+
+
+def measure_peers(smoke: bool, ends_at: float) -> Findings:
+    """Measure the same step of enwik8_base with each other implementation that is installed."""
+    missing = contestants.find_missing()
+    for name in contestants.PACKAGES:
+        about = {"config": BASE, "peer": name}
+        if name in missing:
+            yield about | {"not installed": missing[name]}
+        else:
+            case = load_published(BASE, smoke)
+            yield try_in_time(ends_at, about, time_peer, name, case, 0.2 if smoke else 4.0)
 
 
 def time_peer(name: str, case: Case, seconds: float) -> dict[str, Any]:
     with torch.device(DEVICE):
         peer = contestants.make_contestant(name, case, None)
-    training = Training(case.config, case.tgt_len, case.rows)
-    step = update_with(peer, peer.net.train().parameters(), training)
-    return time_steps(step, training, seconds)
+    return time_steps(update_with(peer, peer.net.train().parameters(), case), case, seconds)
 
 
 def update_with(
-    compute_nats: Callable[[Tensor, Tensor], Tensor],
-    parameters: Iterable[nn.Parameter],
-    training: Training,
-    capturable: bool = False,
+    compute_nats: Callable[[Tensor, Tensor], Tensor], parameters: Iterable[nn.Parameter], case: Case
 ) -> Callable[[], Tensor]:
     """Return a function that takes one step of Adam on random tokens, and returns its loss."""
     weights = list(parameters)
-    optimizer = torch.optim.Adam(weights, lr=1e-5, fused=DEVICE == "cuda", capturable=capturable)
+    optimizer = torch.optim.Adam(weights, lr=1e-5, fused=DEVICE == "cuda")
     # Log-uniform ids, as frequent as Zipf says, matter to an adaptive softmax.
-    n_token = training.config.n_token
-    ids_BT = (n_token ** torch.rand(training.batch_size, training.tgt_len + 1)).long()
-    ids_BT = ids_BT.clamp(max=n_token - 1)
+    n_token = case.config.n_token
+    ids_BT = (n_token ** torch.rand(case.rows, case.tgt_len + 1)).long().clamp(max=n_token - 1)
     tokens_BL, targets_BL = ids_BT[:, :-1].to(DEVICE), ids_BT[:, 1:]
-    if training.config.n_token == BYTES:
+    if n_token == BYTES:
         targets_BL = targets_BL.to(DEVICE)
 
     def step() -> Tensor:
@@ -240,10 +164,10 @@ def update_with(
     return step
 
 
-def time_steps(step: Callable[[], Tensor], training: Training, seconds: float) -> dict[str, Any]:
+def time_steps(step: Callable[[], Tensor], case: Case, seconds: float) -> dict[str, Any]:
     """Return the speed of steps that follow until about so many seconds are over."""
     # Until the memory is full and everything is compiled.
-    for _ in range(2 + -(-training.config.mem_len // training.tgt_len)):
+    for _ in range(2 + -(-case.mem_len // case.tgt_len)):
         loss = step()
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -251,8 +175,8 @@ def time_steps(step: Callable[[], Tensor], training: Training, seconds: float) -
     count = max(int(seconds / seconds_of(step)), 3)
     each = seconds_of(lambda: [step() for _ in range(count)]) / count
     return {
-        "tokens_per_second": training.batch_size * training.tgt_len / each,
-        "batch_size": training.batch_size,
+        "tokens_per_second": case.tokens / each,
+        "batch_size": case.rows,
         "seconds_per_step": each,
         "host_seconds_per_step": host,
         "steps": count,
@@ -261,24 +185,23 @@ def time_steps(step: Callable[[], Tensor], training: Training, seconds: float) -
     }
 
 
-@torch.inference_mode()
 def measure_inference(smoke: bool, ends_at: float) -> Findings:
     """Measure evaluation and decoding of enwik8_base in bfloat16, as evaluate and generate do."""
-    training = load_published("paper/enwik8_base", smoke)
-    net = make_network(training).eval().to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
-    reader = make_reader(net)
-    for task, batch_size, tgt_len in (("evaluation", 10, 128), ("decoding", 1, 1)):
-        memory = reader.empty_memory(batch_size)
-        tokens_BL = torch.randint(BYTES, (batch_size, tgt_len), device=DEVICE)
+    for task, rows, tgt_len in (("evaluation", 10, 128), ("decoding", 1, 1)):
+        case = replace(load_published(BASE, smoke), rows=rows, tgt_len=tgt_len, trains=False)
+        about = {"config": BASE, "task": task}
+        yield try_in_time(ends_at, about, time_reading, case, 0.1 if smoke else 2.0)
 
-        def step(memory: Any = memory, tokens_BL: Tensor = tokens_BL) -> Any:
-            return reader.loss(tokens_BL, tokens_BL, memory)[1]
 
-        for _ in range(2 + -(-training.config.mem_len // tgt_len)):
-            memory = step(memory)
-        full = partial(step, memory)
-        count = max(int((0.1 if smoke else 2.0) / seconds_of(full)), 3)
-        each = seconds_of(lambda full=full, count=count: [full() for _ in range(count)]) / count
-        host = statistics.median(host_seconds_of(full) for _ in range(5))
-        rate = {"tokens_per_second": batch_size * tgt_len / each, "host_seconds_per_step": host}
-        yield {"config": "paper/enwik8_base", "task": task} | rate
+@torch.inference_mode()
+def time_reading(case: Case, seconds: float) -> dict[str, Any]:
+    net = make_network(case).eval().to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
+    reader, memory = make_reader(net), None
+    tokens_BL = torch.randint(BYTES, (case.rows, case.tgt_len), device=DEVICE)
+
+    def read() -> Tensor:
+        nonlocal memory
+        nats_BL, memory = reader.loss(tokens_BL, tokens_BL, memory)
+        return nats_BL.mean()
+
+    return time_steps(read, case, seconds)

@@ -74,7 +74,6 @@ def draw(records: Records, folder: Path) -> None:
 
 
 def draw_values(records: Records, path: Path) -> None:
-    """Draw the share of recalled values by distance, with three memories."""
     if not (mem_lens := list_mem_lens(records)[-3:]):
         return
     ranges = list_ranges(records)
@@ -92,7 +91,6 @@ def draw_values(records: Records, path: Path) -> None:
 
 
 def draw_passages(records: Records, path: Path) -> None:
-    """Draw the nats that are saved by the tokens between the passages."""
     curves = {CURVES[key]: curve for key in DRAWN if (curve := collect_curve(records, *key))}
     if not curves:
         return

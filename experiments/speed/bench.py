@@ -29,7 +29,6 @@ VERSIONS = ("torch", "transformers", "x-transformers", "labml-nn", "labml", "num
 
 
 def main() -> None:
-    """Measure the cases, and write and draw them."""
     args = parse_arguments()
     torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)
@@ -48,7 +47,6 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure the cases, printing each."""
     left_out = {} if args.no_peers else contestants.find_missing()
     peers = [] if args.no_peers else [name for name in contestants.PACKAGES if name not in left_out]
     peers += [contestants.ORIGINAL] if args.original else []

@@ -14,6 +14,7 @@ BASE = {"n_layer": 12, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 204
 NARROW = {"n_layer": 6, "d_model": 256, "n_head": 8, "d_head": 32, "d_inner": 1024}
 WORDS = {"n_layer": 16, "d_model": 410, "n_head": 10, "d_head": 41, "d_inner": 2100}
 TINY = {"n_layer": 2, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "n_token": 300}
+TINY |= {"cutoffs": (), "tie_projs": (), "div_val": 1}  # so small a vocabulary has no clusters
 # How the original evaluates.
 SAME_LENGTH = {"same_length": "mem_len"}
 

@@ -94,7 +94,6 @@ def find_disturbance(seconds: Seconds, load_before: float) -> str | None:
 
 
 def summarize(case: Case, seconds: Seconds, spoilt: str | None) -> dict[str, Any]:
-    """Return the record of a case."""
     return {
         "name": case.name,
         "kind": case.kind,
@@ -117,7 +116,6 @@ def summarize(case: Case, seconds: Seconds, spoilt: str | None) -> dict[str, Any
 
 
 def format_case(record: dict[str, Any]) -> str:
-    """Return a table of a case."""
     lengths = f"{record['rows']} x {record['tgt_len']} tokens, {record['mem_len']} remembered"
     spoilt = [f"SPOILT: {record['spoilt']}."] if record["spoilt"] else []
     lines = [f"\n{record['name']}: {lengths}", *spoilt]

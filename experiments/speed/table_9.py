@@ -32,7 +32,6 @@ FAST = {"lengths": [16, 32], "tgt_len": 8, "segments": 2, "positions": 1}
 
 
 def main() -> None:
-    """Measure each round, and print milliseconds, ratios and the paper's."""
     args = parse_args(make_parser(__doc__))
     torch.set_num_threads(args.threads)
     network = "smoke.yaml" if args.fast else "paper/enwik8_base.yaml"

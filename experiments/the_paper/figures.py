@@ -101,7 +101,6 @@ def compare(records: Records, pair: tuple[str, str], way: str) -> list[float]:
 
 
 def draw(records: Records, folder: Path) -> None:
-    """Draw effects by seed, and their mean."""
     effects = {DRAWN[name]: compare(records, COMPARISONS[name], "best") for name in DRAWN}
     effects = {name: values for name, values in effects.items() if values}
     if not effects:

@@ -20,7 +20,6 @@ def main() -> None:
 
 
 def choose_rate(args: Namespace, row: Row) -> dict[str, Any]:
-    """Return the validation perplexity of each rate, and the best rate."""
     sizes, losses = training.pick_sizes(args), {}
     text = training.text_options(None, sizes)
     for rate in training.RATES[: 2 if args.fast else None]:

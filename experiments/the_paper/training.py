@@ -51,7 +51,6 @@ def train_row(
 
 
 def text_options(path: list[str] | None, sizes: Sizes) -> dict[str, Any]:
-    """Return the options of the training text and its vocabulary."""
     text = {"data.path": path} if path else {"data.corpus": "python_source"}
     subwords = {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
     return text | {"data.vocab": sizes.vocab} | subwords

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from lightning.pytorch import Callback, seed_everything
+from lightning.pytorch import Callback
 
-from experiments.gpu.candidates import KERNELS, use_kernel
+from txl_lightning.model.kernels import KERNELS
 from txl_lightning.training.training_state import NonFiniteGuard
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]
@@ -46,22 +46,8 @@ def test_a_step_synchronizes_the_gpu_only_for_the_non_finite_check(
     trainer = make_trainer(
         accelerator="gpu", callbacks=[NeverWait()], limit_val_batches=0, **options
     )
-    model = make_model(d_model=32)
-    use_kernel(model.net, kernel)
-    trainer.fit(model, datamodule=make_data())
+    trainer.fit(make_model(d_model=32, kernel=kernel), datamodule=make_data())
     assert trainer.global_step == trainer.max_steps
-
-
-def test_triton_has_the_curve_of_matmul(fit, make_model):
-    curves = []
-    for kernel in ("matmul", "triton"):
-        # As in `fit`: the same weights each time.
-        seed_everything(3, verbose=False)
-        model = make_model({"lr": 1e-2, "schedule": "constant"}, d_model=32)
-        use_kernel(model.net, kernel)
-        curves.append(fit(model=model, accelerator="gpu", max_steps=30).losses)
-    plain, other = curves
-    assert other == pytest.approx(plain, rel=1e-3)
 
 
 @pytest.mark.parametrize("after", [False, True])
