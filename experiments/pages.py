@@ -6,19 +6,35 @@ python -m experiments.pages --results FOLDER     tables and pictures of FOLDER/N
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from experiments.claims import PRIMARY, list_contrasts, list_primary
 from experiments.contrasts import Contrast, judge
 from experiments.results import Records, format_table, load_records
-from txl_lightning.files import write_text
+from txl_lightning.files import load_yaml, write_text
 
 FOLDER = Path(__file__).parent
 INDEX, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
 COMPARED = ("compared", "effect", "95 % interval", "seeds", "result")
 BEGIN, END = "<!-- results: by experiments/pages.py -->\n", "<!-- end of results -->\n"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A primary contrast: its folder, its name there, and why it is one."""
+
+    folder: str
+    contrast: str
+    text: str
+    why: str
+    front: bool = False
+    """It is in the table of the first page."""
+
+
+PRIMARY = [Question(**each) for each in load_yaml((FOLDER / "claims.yaml").read_text())]
+"""In the order of README.md. A word stands beside these alone; all others are exploratory."""
 
 
 def main() -> None:
@@ -50,6 +66,22 @@ def show_other_results(folder: Path) -> None:
 
 def import_figures(name: str) -> Any:
     return import_module(f"experiments.{name}.figures")
+
+
+def list_contrasts(name: str, records: Records) -> list[Contrast]:
+    """Return the contrasts of a folder that have results."""
+    found = import_figures(name).list_contrasts(records)
+    return [contrast for contrast in found if len(contrast.effects)]
+
+
+def list_primary(results: Mapping[str, Records]) -> list[tuple[Question, Contrast | None]]:
+    """Return each primary contrast, and None for one without results."""
+    found = {
+        (name, contrast.name): contrast
+        for name, records in results.items()
+        for contrast in list_contrasts(name, records)
+    }
+    return [(each, found.get((each.folder, each.contrast))) for each in PRIMARY]
 
 
 def load_results(folder: Path = FOLDER) -> dict[str, Records]:

@@ -71,23 +71,3 @@ CASES = [
     for case in FLOAT32
     for each in (case, replace(case, name=f"{case.name}-bf16", dtype=torch.bfloat16))
 ]
-
-
-def count_flops(config: TransformerXLConfig, tgt_len: int) -> float | None:
-    """Return the matrix-product FLOPs per training token, forward and backward.
-
-    As usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, projections of
-    memory and recomputation are not counted. None with cutoffs: the text decides how many
-    tokens need the softmax of each cluster.
-    """
-    if config.cutoffs:
-        return None
-    inner = config.n_head * config.head_width
-    n_visible = config.mem_len + (tgt_len + 1) / 2
-    weights = config.d_model * (4 * inner + 2 * config.inner_width)
-    # Scores by content, scores by distance, and the sum of values.
-    attention = 3 * inner * n_visible
-    projection = config.d_model if config.has_projections else 0
-    softmax = config.embed_width * (config.n_token + projection)
-    # A multiplication and an addition for each weight, and twice that backward.
-    return 6 * (config.n_layer * (weights + attention) + softmax)

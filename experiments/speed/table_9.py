@@ -2,14 +2,12 @@
 
     python -m experiments.speed.table_9 [--rounds 3] [--fast] [--out FILE]
 
-The network of configs/paper/enwik8_base.yaml with random weights; a round is a repetition. It needs
-an idle machine: results say whether other work disturbed a round.
+The network of configs/paper/enwik8_base.yaml with random weights, on an idle machine.
 """
 
 import time
 from collections.abc import Iterator
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -39,7 +37,7 @@ def main() -> None:
     model, rounds = make_config(config).build().eval(), []
     for _ in range(args.rounds):
         rows = compare_with_window(model, **(FAST if args.fast else SIZES))
-        rounds.append({"rows": rows, "disturbed": is_disturbed(rows)})
+        rounds.append({"rows": rows})
     print(format_rounds(rounds))
     write_results(args, "table-9", {"rounds": rounds}, draw_rounds)
 
@@ -90,24 +88,12 @@ def compare_with_window(
     # The first round is a warm-up.
     for attention_len, times in zip(lengths, zip(*rounds[1:], strict=True), strict=True):
         memory_s, window_s = zip(*times, strict=True)
-        memory_ms, window_ms = 1e3 * np.ravel(memory_s) / tgt_len, 1e3 * np.array(window_s)
-        row = {"attention_len": attention_len, "tgt_len": tgt_len}
-        for name, ms in (("memory", memory_ms), ("window", window_ms)):
-            row[f"{name}_ms_per_token"] = float(ms.min())
-            row[f"{name}_median_ms"] = float(np.median(ms))
-        row["speedup"] = row["window_ms_per_token"] / row["memory_ms_per_token"]
-        rows.append(row | {"segments": len(memory_ms), "window_positions": len(window_ms)})
+        memory_ms = float((1e3 * np.ravel(memory_s) / tgt_len).min())
+        window_ms = 1e3 * min(window_s)
+        row = {"attention_len": attention_len, "memory_ms_per_token": memory_ms}
+        row |= {"window_ms_per_token": window_ms, "speedup": window_ms / memory_ms}
+        rows.append(row)
     return rows
-
-
-def is_disturbed(rows: list[dict[str, Any]]) -> bool:
-    """Return True if times differ so much that other processes must have disturbed them."""
-    windows = [row["window_ms_per_token"] for row in sorted(rows, key=itemgetter("attention_len"))]
-    return windows != sorted(windows) or any(
-        row[f"{name}_median_ms"] > 1.5 * row[f"{name}_ms_per_token"]
-        for row in rows
-        for name in ("memory", "window")
-    )
 
 
 def format_rounds(rounds: list[dict]) -> str:
