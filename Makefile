@@ -6,7 +6,6 @@ READY  := $(VENV)/ready
 THEIRS := .venv-reference
 HUB    := .venv-hub
 PEERS  := .venv-peers
-BENCH  ?= $(addprefix --compare ,$(wildcard experiments/speed/results/baseline.json))
 
 EXPERIMENTS := fragmentation quickstart tiny_shakespeare depth how_far_back the_paper attention_length copying other_networks words novels original adaptation
 
@@ -63,7 +62,7 @@ $(HUB)/ready: pyproject.toml constraints.txt
 gpu:  ## check a GPU in ten minutes with the PyTorch that PYTHON has: correctness, speed, one JSON
 	$(PYTHON) -m experiments.gpu.check
 
-bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations and baseline.json (hours, quiet; BENCH=options)
+bench: $(READY) $(PEERS)/ready  ## measure speed beside other implementations (hours, quiet; BENCH=options)
 	$(PEERS)/bin/python -W ignore -m experiments.speed.bench $(BENCH)
 	$(BIN)/python -m experiments.speed.table_9 --rounds 3
 

@@ -1,10 +1,9 @@
 """Helpers of every run.py: command line, training, evaluation, and one record per measurement.
 
-Each folder answers one question: run.py measures and writes results.json, and figures.py makes a
-table and figures of results.json alone (results.py). A run.py continues where it was stopped:
-a measurement with a record is skipped, and an unfinished fit resumes.
+A run.py continues where it was stopped: a measurement with a record is skipped, and an unfinished
+fit resumes. figures.py makes tables and figures of results.json alone (results.py).
 
-    python -m experiments.depth.run [--seeds 1 2 3] [--fast] [--out FILE] [--runs FOLDER]
+    python -m experiments.depth.run [--seeds 1 2 3] [--only KIND ...] [--fast] [--out FILE]
 """
 
 import argparse
@@ -20,15 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from experiments.results import load_records
-from txl_lightning import TransformerXL
+from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.__main__ import describe_error, run
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.data.store import Store
 from txl_lightning.data.tasks import TaskStore
-from txl_lightning.data.vocab import Vocabulary
 from txl_lightning.errors import DataError
 from txl_lightning.files import write_json
 from txl_lightning.machine import describe_environment
@@ -36,6 +36,7 @@ from txl_lightning.machine import describe_environment
 REPOSITORY = Path(__file__).parents[1]
 PLAIN = "experiments/plain.yaml"
 """Defaults of the package, so that fit gives no text of one's own its recipe."""
+CHECKPOINT = "checkpoints/last.ckpt"
 PATH_OPTIONS = {"--out", "--runs"}
 QUIET = {"trainer.enable_progress_bar": False, "report.html": False, "report.sample_len": 0}
 
@@ -66,15 +67,12 @@ FAST = {
     "trainer.val_check_interval": 4,
     "trainer.limit_val_batches": 2,
 }
-"""Options of --fast: training takes seconds."""
+"""Options of --fast."""
 
 
 def plan_steps(steps: int, validations: int = 1) -> dict[str, int]:
-    """Return the options of so many steps and validations."""
-    return {
-        "trainer.max_steps": steps,
-        "trainer.val_check_interval": max(steps // validations, 1),
-    }
+    interval = max(steps // validations, 1)
+    return {"trainer.max_steps": steps, "trainer.val_check_interval": interval}
 
 
 def parse_args(
@@ -126,7 +124,6 @@ def measure_once(
 ) -> None:
     """Add the result of `measure(args, *values)` to results.json, unless `name` is there.
 
-    A missing text is one line, with exit code 3.
     `seconds` in the record is the wall time of the call, without that of earlier, stopped ones.
     """
     if name in load_records(args.out):
@@ -144,7 +141,6 @@ def measure_once(
 
 
 def measure_kinds(args: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -> None:
-    """Call `measure(args, kind, seed)` for each kind of each seed."""
     for seed in args.seeds:
         for kind in args.only:
             measure_once(args, f"{kind} {seed}", measure, kind, seed)
@@ -157,12 +153,7 @@ class TrainedRun:
     folder: Path
     options: Options
     net: TransformerXL
-    vocab: Vocabulary | None
     store: Store | TaskStore
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoints" / "last.ckpt"
 
     @property
     def text(self) -> str:
@@ -185,7 +176,6 @@ class TrainedRun:
         return max(self.load_curve("train/seconds")["train/seconds"], default=None)
 
     def load_curve(self, column: str) -> dict[str, list[float]]:
-        """Return the steps and values of a column of metrics.csv."""
         with (self.folder / "metrics.csv").open() as file:
             rows = [row for row in csv.DictReader(file) if row.get(column)]
         steps = [int(row["step"]) for row in rows]
@@ -194,13 +184,27 @@ class TrainedRun:
     def evaluate(self, options: Options) -> dict[str, Any]:
         """Return the JSON record that the command `evaluate` prints."""
         with redirect_stdout(io.StringIO()) as line:
-            run(["evaluate", str(self.checkpoint), *format_options(options)])
+            run(["evaluate", str(self.folder / CHECKPOINT), *format_options(options)])
         return json.loads(line.getvalue())
 
 
 def score(args: argparse.Namespace, run: TrainedRun, **how: Any) -> dict[str, Any]:
     """Return the record of an evaluation; if fast, of the first tokens."""
     return run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
+
+
+def score_ways(
+    args: argparse.Namespace, run: TrainedRun, ways: Mapping[str, Options], **how: Any
+) -> dict[str, float]:
+    """Return the bits per byte of the test text by the way it is read."""
+    tests = {name: score(args, run, split="test", **how, **way) for name, way in ways.items()}
+    return {name: test["bits_per_byte"] for name, test in tests.items()}
+
+
+def read_rows(net: TransformerXL, ids_BT: np.ndarray, before: int, **how: Any) -> Tensor:
+    """Return the nats of the tokens of each row after the first `before`, in float64."""
+    nats_BT = stream_nats(net, ids_BT.ravel(), batch_size=len(ids_BT), **how)
+    return nats_BT[:, before - 1 :].double()
 
 
 def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> TrainedRun:
@@ -225,10 +229,8 @@ def fit(folder: Path, options: Options) -> TrainedRun:
 
 
 def load_trained(folder: Path, options: Options) -> TrainedRun:
-    path = folder / "checkpoints" / "last.ckpt"
-    return TrainedRun(
-        folder, options, *load_checkpoint(path).build(), load_checkpoint(path).open_text()[1]
-    )
+    loaded = load_checkpoint(folder / CHECKPOINT)
+    return TrainedRun(folder, options, loaded.build_network(), loaded.open_text()[1])
 
 
 def format_options(options: Options) -> list[str]:

@@ -2,6 +2,7 @@
 
 import lzma
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from experiments import common
@@ -11,26 +12,27 @@ ORDER, MEMORY = 16, 2**30
 """Of PPMd: the longest context in bytes, and the bytes of its memory."""
 
 
-def measure_all(args: Namespace, data: DataConfig) -> None:
-    """Add a record of the test text for each compressor."""
+def measure_all(args: Namespace, choose_text: Callable[[Namespace], DataConfig]) -> None:
     for name in COUNT:
-        common.measure_once(args, name, measure, name, data)
+        common.measure_once(args, name, measure, name, choose_text)
 
 
-def measure(args: Namespace, name: str, data: DataConfig) -> dict[str, Any]:
+def measure(
+    args: Namespace, name: str, choose_text: Callable[[Namespace], DataConfig]
+) -> dict[str, Any]:
     """Return a compressor's bits per byte of the test text."""
-    store = data.open_text()
+    store = choose_text(args).open_text()
     end = 50_000 if args.fast else None
     train, test = (store.ids(split)[:end].tobytes() for split in ("train", "test"))
     fields = {"kind": name, "text": store.manifest["text"], "bytes": len(test)}
     return fields | {"alone": count_bits(name, test), "after": count_bits(name, test, train)}
 
 
-def count_bits(name: str, text: bytes, before: bytes = b"") -> float:
-    """Return bits per byte of a text after another one."""
-    count = COUNT[name]
-    n_byte = count(before + text) - (count(before) if before else 0)
-    return 8 * n_byte / len(text)
+def count_bits(name: str, text: bytes, before: bytes = b"", **how: int) -> float:
+    """Return bits per byte of a text after another one; `how` is the order of PPMd."""
+    n_byte = COUNT[name](before + text, **how)
+    n_before = COUNT[name](before, **how) if before else 0
+    return 8 * (n_byte - n_before) / len(text)
 
 
 def count_xz(text: bytes) -> int:
@@ -43,12 +45,6 @@ def count_ppmd(text: bytes, order: int = ORDER) -> int:
 
     encoder = Ppmd7Encoder(order, MEMORY)
     return len(encoder.encode(text)) + len(encoder.flush())
-
-
-def count_bits_by_ppmd(text: bytes, before: bytes, order: int) -> float:
-    """Return PPMd's bits per byte of a text after another one, with contexts of `order` bytes."""
-    n_byte = count_ppmd(before + text, order) - (count_ppmd(before, order) if before else 0)
-    return 8 * n_byte / len(text)
 
 
 COUNT = {"xz": count_xz, "ppmd": count_ppmd}

@@ -1,12 +1,7 @@
-"""One rule for the word beside a primary contrast.
+"""One rule for the word beside a primary contrast; README.md has it.
 
-An effect is a difference, above 0 where the network or reading that is named first is better; each
-seed gives one, paired by seed. Its interval is Student's t over the seeds, made wider, where the
-documents of a text are scored one by one, by a bootstrap over documents and seeds. "none": the 95 %
-interval lies within the margin that was fixed before. Otherwise "clear": the 95 % interval lies on
-one side of 0, and every seed on the same side. "likely": the 80 % interval lies on one side of 0,
-and at least four of five seeds on the same side. "unclear": everything else, and fewer than three
-seeds. ", against": the effect is below 0. No row is corrected for others: there are at most 25.
+An interval is Student's t over the seeds, made wider, where the documents of a text are scored one
+by one, by a bootstrap over documents and seeds. Fewer than three seeds are unclear.
 """
 
 import math
@@ -48,7 +43,6 @@ class Contrast:
         return f"{sum(effect > 0 for effect in self.effects)} of {len(self.effects)}"
 
     def format_effect(self) -> str:
-        """Return the mean with its sign and its unit."""
         return f"{self.format(self.mean)} {self.unit}"
 
     def format_interval(self) -> str:
@@ -95,7 +89,6 @@ def resample(values_SD: Sequence[Sequence[float]]) -> Iterator[float]:
 
 
 def find_t_interval(values: Sequence[float], level: float) -> Interval:
-    """Return the interval of a mean by Student's t."""
     low, high = 0.0, 1e3
     while high - low > 1e-6:
         middle = (low + high) / 2

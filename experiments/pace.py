@@ -21,17 +21,12 @@ OVERHEAD = 0.9
 """Share of the minutes that is training; the rest is validations and the Trainer's work."""
 
 
-def count_steps(minutes: float, seconds: float) -> int:
-    """Return the steps of so many seconds each that fit in the minutes."""
-    return max(int(60 * minutes * OVERHEAD / seconds), 1)
-
-
 def plan_minutes(
     args: Namespace, record: str, kind: str, minutes: float, validations: int = 4
 ) -> dict[str, int]:
     """Return the options of the steps that fit in the minutes, by the times of a record."""
     seconds = load_records(args.out)[record]["step_seconds"][kind]
-    return common.plan_steps(count_steps(minutes, seconds), validations)
+    return common.plan_steps(max(int(60 * minutes * OVERHEAD / seconds), 1), validations)
 
 
 def measure(

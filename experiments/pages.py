@@ -6,14 +6,14 @@ python -m experiments.pages --results FOLDER     tables and pictures of FOLDER/N
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from experiments.claims import PRIMARY, Question, list_contrasts, list_primary
 from experiments.contrasts import Contrast, judge
 from experiments.results import Records, format_table, load_records
-from txl_lightning.files import write_text
+from txl_lightning.files import load_yaml, write_text
 
 FOLDER = Path(__file__).parent
 INDEX, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
@@ -21,8 +21,23 @@ COMPARED = ("compared", "effect", "95 % interval", "seeds", "result")
 BEGIN, END = "<!-- results: by experiments/pages.py -->\n", "<!-- end of results -->\n"
 
 
+@dataclass(frozen=True)
+class Question:
+    """A primary contrast: its folder, its name there, and why it is one."""
+
+    folder: str
+    contrast: str
+    text: str
+    why: str
+    front: bool = False
+    """It is in the table of the first page."""
+
+
+PRIMARY = [Question(**each) for each in load_yaml((FOLDER / "claims.yaml").read_text())]
+"""In the order of README.md. A word stands beside these alone; all others are exploratory."""
+
+
 def main() -> None:
-    """Write the pages of this folder, or tables and pictures of other results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="folders whose pictures are drawn, too")
     parser.add_argument("--results", type=Path, help="results of make reproduce")
@@ -53,20 +68,34 @@ def import_figures(name: str) -> Any:
     return import_module(f"experiments.{name}.figures")
 
 
+def list_contrasts(name: str, records: Records) -> list[Contrast]:
+    """Return the contrasts of a folder that have results."""
+    found = import_figures(name).list_contrasts(records)
+    return [contrast for contrast in found if len(contrast.effects)]
+
+
+def list_primary(results: Mapping[str, Records]) -> list[tuple[Question, Contrast | None]]:
+    """Return each primary contrast, and None for one without results."""
+    found = {
+        (name, contrast.name): contrast
+        for name, records in results.items()
+        for contrast in list_contrasts(name, records)
+    }
+    return [(each, found.get((each.folder, each.contrast))) for each in PRIMARY]
+
+
 def load_results(folder: Path = FOLDER) -> dict[str, Records]:
     """Return the records of each folder that has figures."""
-    names = [path.parent.name for path in sorted(folder.glob("*/results.json"))]
-    has_figures = {name: (FOLDER / name / "figures.py").is_file() for name in names}
-    return {n: load_records(folder / n / "results.json") for n in names if has_figures[n]}
+    paths = {path.parent.name: path for path in sorted(folder.glob("*/results.json"))}
+    names = [name for name in paths if (FOLDER / name / "figures.py").is_file()]
+    return {name: load_records(paths[name]) for name in names}
 
 
 def update_pages(results: Mapping[str, Records]) -> dict[Path, str]:
     """Return the text of each page that follows from the results."""
     blocks = {INDEX: format_index(results), FRONT_PAGE: format_front(results)}
-    tables = {}
-    for name, records in results.items():
-        blocks[FOLDER / name / "README.md"] = format_summary(name, records)
-        tables[FOLDER / name / "table.md"] = format_tables(name, records)
+    blocks |= {FOLDER / name / "README.md": format_summary(name, results[name]) for name in results}
+    tables = {FOLDER / name / "table.md": format_tables(name, results[name]) for name in results}
     return tables | {page: replace_block(page, text) for page, text in blocks.items()}
 
 
@@ -101,7 +130,6 @@ def describe(contrast: Contrast) -> tuple[str, str, str]:
 
 
 def format_index(results: Mapping[str, Records]) -> str:
-    """Return a row for each primary contrast."""
     rows = [["question", "effect", "95 % interval", "seeds", "result", "date", "folder"]]
     for question, contrast in list_primary(results):
         link = f"[{question.folder}]({question.folder}/README.md)"
@@ -114,25 +142,20 @@ def format_index(results: Mapping[str, Records]) -> str:
 
 
 def find_date(records: Records) -> str:
-    """Return the day of the last training."""
-    seeded = [record for record in records.values() if "seed" in record]
-    return max(record["origin"]["date"] for record in seeded)[:10]
+    return max(each["origin"]["date"] for each in records.values() if "seed" in each)[:10]
 
 
 def format_front(results: Mapping[str, Records]) -> str:
     """Return the rows of the first page: question, effect, answer."""
     rows: list[Sequence[str]] = [("question", "effect (95 % interval)", "result")]
     for question, contrast in list_primary(results):
-        if question.front:
-            rows.append((question.text, *describe_shortly(question, contrast)))
+        if question.front and contrast is None:
+            rows.append((question.text, "not measured yet", ""))
+        elif question.front:
+            effect = f"{contrast.format_effect()} ({contrast.format_interval()})"
+            word = f"{judge(contrast)}, {contrast.count_seeds()} seeds"
+            rows.append((question.text, effect, word))
     return format_table(rows)
-
-
-def describe_shortly(question: Question, contrast: Contrast | None) -> tuple[str, str]:
-    if contrast is None:
-        return "not measured yet", ""
-    effect = f"{contrast.format_effect()} ({contrast.format_interval()})"
-    return effect, f"{judge(contrast)}, {contrast.count_seeds()} seeds"
 
 
 if __name__ == "__main__":

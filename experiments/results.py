@@ -14,9 +14,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
 from itertools import compress
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +28,11 @@ Key = tuple[str, str]
 """A kind of network, and a way of reading."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """For colour-blind readers: Okabe and Ito (2008)."""
-COMPRESSORS = {
-    ("xz", "alone"): "xz -9e alone",
-    ("xz", "read"): "xz -9e after the text that the network has read",
-    ("xz", "after"): "xz -9e after the training text",
-    ("ppmd", "alone"): "PPMd (order 16, 1 GB) alone",
-    ("ppmd", "read"): "PPMd (order 16, 1 GB) after the text that the network has read",
-    ("ppmd", "after"): "PPMd (order 16, 1 GB) after the training text",
+COMPRESSORS = {"xz": "xz -9e", "ppmd": "PPMd (order 16, 1 GB)"}
+COMPRESSED = {
+    "alone": "alone",
+    "read": "after the text that the network has read",
+    "after": "after the training text",
 }
 STYLES = [{"color": c, "marker": m} for c, m in zip(COLOURS, "osD^vP*", strict=True)]
 
@@ -46,20 +42,23 @@ def load_records(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def select(records: Records, **values: Any) -> list[dict[str, Any]]:
-    """Return the records with these values."""
     return [r for r in records.values() if all(r.get(k) == v for k, v in values.items())]
 
 
 def collect(records: Records, *keys: str, **values: Any) -> dict[int, Any]:
-    """Return, by seed, the value under nested keys of the records with these values."""
-    return {record["seed"]: reduce(getitem, keys, record) for record in select(records, **values)}
+    """Return, by seed, the value under nested keys of records that have it, and these values."""
+    found = {record["seed"]: record for record in select(records, **values)}
+    for key in keys:
+        found = {seed: each[key] for seed, each in found.items() if key in each}
+    return found
 
 
 def list_compressors(records: Records) -> dict[str, float]:
     """Return the bits per byte of each compressor that was measured, by its name."""
     return {
-        name: records[key][way]
-        for (key, way), name in COMPRESSORS.items()
+        f"{name} {when}": records[key][way]
+        for key, name in COMPRESSORS.items()
+        for way, when in COMPRESSED.items()
         if way in records.get(key, {})
     }
 
@@ -177,8 +176,7 @@ class Readings:
     """Rows of each panel of the picture, by the panel's title."""
 
     def collect(self, records: Records, kind: str, way: str) -> BySeed:
-        found = select(records, kind=kind)
-        return {r["seed"]: r[self.key][way] for r in found if way in r[self.key]}
+        return collect(records, self.key, way, kind=kind)
 
     def list_tables(self, records: Records) -> list[Rows]:
         """Return a row for each reading, and for each compressor."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import claims, contrasts, pages
+from experiments import contrasts, pages
 from experiments.contrasts import Contrast
 
 REPOSITORY = Path(__file__).parents[1]
@@ -89,10 +89,10 @@ def test_effects_are_shown_with_sign_unit_and_the_seeds_above_0():
 
 def test_primary_contrasts_are_few_and_each_is_one_of_its_folder():
     results = pages.load_results()
-    assert len(claims.PRIMARY) <= 25
-    assert max(Counter(each.folder for each in claims.PRIMARY).values()) <= 3
-    assert all(each.why for each in claims.PRIMARY)
-    for each in claims.PRIMARY:
+    assert len(pages.PRIMARY) <= 25
+    assert max(Counter(each.folder for each in pages.PRIMARY).values()) <= 3
+    assert all(each.why for each in pages.PRIMARY)
+    for each in pages.PRIMARY:
         figures = import_module(f"experiments.{each.folder}.figures")
         found = figures.list_contrasts(results.get(each.folder, {}))
         assert each.contrast in {contrast.name for contrast in found}, each
@@ -100,7 +100,7 @@ def test_primary_contrasts_are_few_and_each_is_one_of_its_folder():
 
 def test_a_word_stands_beside_every_measured_primary_contrast_and_no_other():
     for name, records in pages.load_results().items():
-        primary = {each.contrast for each in claims.PRIMARY if each.folder == name}
+        primary = {each.contrast for each in pages.PRIMARY if each.folder == name}
         rows = pages.list_compared(name, records)
         words = r"clear|likely|unclear|none|(clear|likely), against"
         for row in rows:
@@ -109,10 +109,10 @@ def test_a_word_stands_beside_every_measured_primary_contrast_and_no_other():
 
 def test_a_contrast_without_results_is_not_measured_in_the_index():
     rows = pages.format_index({}).splitlines()[2:]
-    assert len(rows) == len(claims.PRIMARY)
+    assert len(rows) == len(pages.PRIMARY)
     assert all("| not measured yet |" in row for row in rows)
     fronts = pages.format_front({}).splitlines()[2:]
-    assert len(fronts) == sum(each.front for each in claims.PRIMARY)
+    assert len(fronts) == sum(each.front for each in pages.PRIMARY)
 
 
 def test_ppmd_needs_fewer_bits_than_fixed_weights_and_more_than_adapted_ones_as_the_index_says():

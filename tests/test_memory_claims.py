@@ -173,7 +173,7 @@ def test_the_rate_with_the_fewest_validation_nats_of_another_seed_is_chosen(monk
         return Namespace(store=store, net=None, text="text")
 
     monkeypatch.setattr(common, "train", train)
-    monkeypatch.setattr(the_paper, "score_segments", score)
+    monkeypatch.setattr(training, "score_segments", score)
     found = the_paper.choose_rate(Namespace(fast=False), MEMORY)
     assert found["rate"] == 3e-3
     assert found["val"] == {"0.0015": 9.0, "0.003": 7.0, "0.006": 8.0}

@@ -38,7 +38,8 @@ def test_a_seed_of_music_reaches_weights_and_the_order_of_pieces(monkeypatch, tm
     fits = []
     monkeypatch.setattr(common, "fit", lambda folder, options: fits.append((folder, options)))
     (tmp_path / "names.json").write_text(json.dumps(NAMES))
-    args = Namespace(fast=False, ids=tmp_path, runs=tmp_path, precision="32-true")
+    where = {"ids": tmp_path, "runs": tmp_path}
+    args = Namespace(fast=False, precision="32-true", accelerator="cpu", **where)
     for seed in (5, 6):
         run.train(args, "memory", seed)
     names = ("seed_everything", "data.seed", "data.id_options.n_token")

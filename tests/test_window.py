@@ -1,4 +1,4 @@
-"""experiments/speed/table_9.py: timers time what they should, and disturbed times are reported."""
+"""experiments/speed/table_9.py: timers time what they should."""
 
 import pytest
 import torch
@@ -44,23 +44,5 @@ def test_fastest_token_counts_after_a_first_round(make_net, monkeypatch):
     fake_times(monkeypatch, "time_segments", [0.001, 0.001, 0.004, 0.008, 0.016, 0.008])
     fake_times(monkeypatch, "time_windows", [0.1, 0.3, 0.5])
     (row,) = table_9.compare_with_window(make_net(), [800], tgt_len=4, segments=4, positions=2)
-    expected = {"memory_ms_per_token": 1, "memory_median_ms": 2, "segments": 4}
-    expected |= {"window_ms_per_token": 300, "window_median_ms": 400, "window_positions": 2}
-    expected |= {"speedup": 300, "published_speedup": 363, "attention_len": 800, "tgt_len": 4}
-    assert row == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({}, False),
-        ({"memory_median_ms": 4.0}, True),
-        ({"window_median_ms": 60}, True),
-        ({"window_ms_per_token": 9, "window_median_ms": 9}, True),
-    ],
-)
-def test_times_lengthened_by_other_processes_are_disturbed(change, expected):
-    first = {"attention_len": 8, "memory_ms_per_token": 1, "memory_median_ms": 1.2}
-    first |= {"window_ms_per_token": 10, "window_median_ms": 11}
-    second = {name: 2 * value for name, value in first.items()}
-    assert table_9.is_disturbed([first, second | change]) is expected
+    expected = {"memory_ms_per_token": 1, "window_ms_per_token": 300}
+    assert row == pytest.approx(expected | {"speedup": 300, "attention_len": 800})

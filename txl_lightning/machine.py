@@ -43,14 +43,13 @@ def cpu_name() -> str:
 
 
 @cache
-def commit(repository: Path | None = None) -> str | None:
+def commit() -> str | None:
     """Return this code's commit, "-dirty" if files differ, when it was first asked for; None
     outside its repository."""
-    repository = repository or REPOSITORY
-    if not (repository / ".git").exists():
+    if not (REPOSITORY / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    options = {"cwd": repository, "capture_output": True, "text": True}
+    options = {"cwd": REPOSITORY, "capture_output": True, "text": True}
     try:
         return subprocess.run(command, check=True, **options).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

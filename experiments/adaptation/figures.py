@@ -24,7 +24,6 @@ MARGIN = 0.01  # bits per byte
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
-    """Return bits per byte by text and way of reading, the share of PPMd's, and the time."""
     rows = [["text", "reading", "bits per byte (seeds)", "share of PPMd's", "time, static = 1"]]
     for kind, text in TEXTS.items():
         ppmd = records.get(f"ppmd {kind}")
@@ -42,24 +41,16 @@ def list_tables(records: results.Records) -> list[results.Rows]:
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
     """Return what each way saves of the bits of static evaluation, and both ways of PPMd's."""
-    found = [
-        results.compare(
-            f"{TEXTS[kind]}: {WAYS[way]} against static",
-            collect(records, kind, way),
-            collect(records, kind, "static"),
-            "bits per byte",
-            MARGIN,
-        )
-        for kind in TEXTS
-        for way in WAYS
-        if way != "static"
-    ]
+    found = {}
+    for kind, text in TEXTS.items():
+        for way in [*WAYS][1:]:
+            both = collect(records, kind, way), collect(records, kind, "static")
+            found[f"{text}: {WAYS[way]} against static"] = both
     for kind, text in TEXTS.items():
         adapted = collect(records, kind, "both")
         ppmd = dict.fromkeys(adapted, records.get(f"ppmd {kind}", {}).get("after"))
-        name = f"{text}: {WAYS['both']} against {PPMD}"
-        found.append(results.compare(name, adapted, ppmd, "bits per byte", MARGIN))
-    return found
+        found[f"{text}: {WAYS['both']} against {PPMD}"] = adapted, ppmd
+    return [results.compare(name, *both, "bits per byte", MARGIN) for name, both in found.items()]
 
 
 def collect(records: results.Records, kind: str, way: str) -> results.BySeed:
@@ -67,7 +58,6 @@ def collect(records: results.Records, kind: str, way: str) -> results.BySeed:
 
 
 def summarize(records: results.Records, kind: str, way: str) -> float:
-    """Return the mean bits per byte of all seeds."""
     return results.spread(collect(records, kind, way).values())[0]
 
 

@@ -1,12 +1,7 @@
 """What do a cache and gradient steps at evaluation save, and is that enough to beat PPMd?
 
-    python -m experiments.adaptation.run [--seeds 1 2 3] [--only KIND ...] [--fast]
-
-The quickstart's network with the recipe of each text's size, for the steps that five minutes took
-on two cores: Python source (10 MB), novels (10 MB, the first of novels98), a novel, and Tiny
-Shakespeare. `evaluate --adapt auto` chooses rate, theta and weight on the validation text. The
-test text is read in one row: static, with the chosen rate alone, with the chosen cache alone, and
-with both. PPMd has the order, of ORDERS, that is best on the validation text.
+`evaluate --adapt auto` chooses rate, theta and weight on the validation text. The test text is read
+in one row: static, with the chosen rate alone, with the chosen cache alone, and with both.
 """
 
 import shutil
@@ -20,13 +15,7 @@ from experiments.novels.texts import find_novels
 from txl_lightning.data.settings import DataConfig
 
 STEPS, SEGMENT, SECONDS = 2549, 64, 90
-OPTIONS = {
-    "config": "configs/quickstart.yaml",
-    "plan.minutes": None,
-    "trainer.max_steps": STEPS,
-    "trainer.val_check_interval": STEPS // 5,
-    "checkpoint.every_n_steps": 300,
-}
+OPTIONS = common.QUICKSTART | common.plan_steps(STEPS, 5) | {"checkpoint.every_n_steps": 300}
 # As txl_lightning/training/own_text.py chooses for texts of up to 3 MB.
 SMALL = {"data.subwords.n_token": 2048, "model.net.dropout": 0.1, "data.restart_len": 512}
 KINDS: dict[str, dict[str, Any]] = {
@@ -42,7 +31,6 @@ PARTS = {"static": (), "steps": ("rate",), "cache": ("cache_len", "cache_theta",
 
 
 def main() -> None:
-    """Compress each text; train with each seed, and score the test text in each way."""
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
     for kind in args.only:
         common.measure_once(args, f"ppmd {kind}", compress, kind)
@@ -50,7 +38,6 @@ def main() -> None:
 
 
 def choose_text(args: Namespace, kind: str) -> dict[str, Any]:
-    """Return options of a text."""
     options = dict(KINDS[kind])
     if args.fast:
         options.pop("data.corpus", None)
@@ -77,22 +64,22 @@ def copy_novels(source: Path, target: Path) -> Path:
 def compress(args: Namespace, kind: str) -> dict[str, Any]:
     """Return bits per byte of the test text by PPMd, alone and after the training text."""
     options = choose_text(args, kind)
-    names = {"data.path": "path", "data.corpus": "corpus", "data.split": "split"}
-    given = {name: options[key] for key, name in names.items() if options.get(key)}
-    given = {"corpus": "python_source"} | given if "path" not in given else given
+    names = ("path", "corpus", "split")
+    given = {n: options[f"data.{n}"] for n in names if f"data.{n}" in options}
     store = DataConfig(**given, vocab="bytes").open_text()
     end = 20_000 if args.fast else None
-    train, val, test = (store.ids(split)[:end].tobytes() for split in ("train", "val", "test"))
-    bits = {order: compressors.count_bits_by_ppmd(val, train, order) for order in ORDERS}
+    splits = {split: store.ids(split)[:end].tobytes() for split in ("train", "val", "test")}
+    train, val, test = splits.values()
+    bits = {order: compressors.count_bits("ppmd", val, train, order=order) for order in ORDERS}
     order = min(ORDERS, key=bits.__getitem__)
     return {
         "kind": f"ppmd {kind}",
         "text": store.manifest["text"],
-        "bytes": {"train": len(train), "val": len(val), "test": len(test)},
+        "bytes": {split: len(text) for split, text in splits.items()},
         "val": {str(key): value for key, value in bits.items()},
         "order": order,
-        "alone": compressors.count_bits_by_ppmd(test, b"", order),
-        "after": compressors.count_bits_by_ppmd(test, train, order),
+        "alone": compressors.count_bits("ppmd", test, order=order),
+        "after": compressors.count_bits("ppmd", test, train, order=order),
     }
 
 
@@ -106,14 +93,11 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     chosen = tests["both"]["adaptation"]
     for name, fields in PARTS.items():
         tests[name] = run.evaluate(how | {field: chosen[field] for field in fields})
-    found = {name: {key: test[key] for key in READ} for name, test in tests.items()}
+    kept = ("tokens_scored", "seconds", "adaptation")
+    found = {name: {key: test[key] for key in kept} for name, test in tests.items()}
     fields = {"kind": kind, "seed": seed, "chosen": chosen, "steps": options["trainer.max_steps"]}
     bits = {name: test["bits_per_byte"] for name, test in tests.items()}
     return fields | {"bits_per_byte": bits, "tests": found} | run.describe("val/bits_per_byte")
-
-
-READ = ("tokens_scored", "seconds", "adaptation")
-"""Fields of an evaluation's record that are kept."""
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""At equal attention length and equal seconds, is a memory better than a longer segment?
-
-    python -m experiments.attention_length.run [--seeds 1 2 3 4 5] [--only KIND ...] [--fast]
-
-README.md has the setting. The rate of each kind is doubled or halved until validation text gets
-worse, after a quarter of the minutes, with seed 0, which is not reported.
-"""
+"""At equal attention length and equal seconds, is a memory better than a longer segment?"""
 
 from argparse import Namespace
 from typing import Any
@@ -43,7 +37,6 @@ FAST = common.FAST | {"data.corpus": "python_source"}
 
 
 def main() -> None:
-    """Time a step of each kind, choose its rate, and train it with each seed."""
     minutes = {"type": float, "default": 4.0, "help": "of training"}
     seeds = (1, 2, 3, 4, 5)
     args = common.parse_args(__file__, __doc__, seeds, "weights", KINDS, minutes=minutes)
@@ -87,8 +80,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     rate = load_records(args.out)[f"rate {kind}"]["rate"]
     run = train(args, f"{kind} {seed}", kind, rate, seed, args.minutes)
     _, net = KINDS[kind]
-    ways, how = READINGS[net], {"split": "test", "batch_size": 8}
-    bits = {way: common.score(args, run, **how, **ways[way])["bits_per_byte"] for way in ways}
+    bits = common.score_ways(args, run, READINGS[net], batch_size=8)
     fields = {"kind": kind, "seed": seed, "rate": rate, "minutes": args.minutes}
     return fields | {"bits_per_byte": bits} | run.describe("val/bits_per_byte")
 

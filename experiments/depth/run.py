@@ -1,9 +1,6 @@
 """How many layers without memory does a memory replace? (Table 2: 12 layers with it are like 64)
 
-    python -m experiments.depth.run [--seeds 1 2 3] [--only KIND ...] [--fast]
-
-README.md has the setting. "4, more updates" has as many more as its steps took less time in turn
-(pace.py). Rates are chosen as in attention_length, after a third of the updates.
+"4, more updates" has as many more as its steps took less time in turn (pace.py).
 """
 
 from argparse import Namespace
@@ -25,8 +22,7 @@ OPTIONS = common.MUON | common.flatten(
 )
 LAYERS = {"4, memory": 4, "4": 4, "4, more updates": 4, "8": 8, "12": 12}
 """Layers by kind; those without "memory" have none."""
-FIRST_RATE = 6e-3
-TUNING_SEED = 0
+FIRST_RATE, TUNING_SEED = 6e-3, 0
 READINGS = {
     "memory": {"mem_len": 128, "tgt_len": SEGMENT},
     "segments": {"mem_len": 0, "tgt_len": SEGMENT},
@@ -37,19 +33,17 @@ FAST = common.FAST | {"data.path": str(common.REPOSITORY / "CONTRIBUTING.md")}
 
 
 def main() -> None:
-    """Compress the text; time a step of each kind, choose its rate, and train it with each seed."""
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=LAYERS)
-    for name in compressors.COUNT:
-        common.measure_once(args, name, compress, name)
+    compressors.measure_all(args, choose_text)
     common.measure_once(args, "pace", time_kinds)
     for kind in dict.fromkeys(map(name_net, args.only)):
         common.measure_once(args, f"rate {kind}", choose_rate, kind)
     common.measure_kinds(args, measure)
 
 
-def compress(args: Namespace, name: str) -> dict[str, Any]:
+def choose_text(args: Namespace) -> DataConfig:
     path = FAST["data.path"] if args.fast else find_prefix()
-    return compressors.measure(args, name, DataConfig(path=path, vocab="bytes"))
+    return DataConfig(path=path, vocab="bytes")
 
 
 def find_prefix() -> Path:
@@ -92,8 +86,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     longer = seconds["4, memory"] / seconds["4"] if "more updates" in kind else 1.0
     run = train_kind(args, f"{kind} {seed}", kind, seed, rate, round(STEPS * longer))
     ways = ["memory"] if "memory" in kind else ["segments", "window"]
-    how = {"split": "test", "batch_size": ROWS}
-    bits = {way: common.score(args, run, **how, **READINGS[way])["bits_per_byte"] for way in ways}
+    readings = {way: READINGS[way] for way in ways}
+    bits = common.score_ways(args, run, readings, batch_size=ROWS)
     fields = {"kind": kind, "seed": seed, "rate": rate, "bits_per_byte": bits}
     return fields | run.describe("val/bits_per_byte")
 

@@ -4,7 +4,6 @@ import math
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import matplotlib
 
@@ -39,13 +38,9 @@ def list_tables(records: results.Records) -> list[results.Rows]:
     for reading, name in NAMES.items():
         found = results.select(records, reading=reading)
         at = [results.format_spread([r["nats"][place - 1] for r in found], 2) for place in places]
-        mean = results.format_spread(collect(records, "mean", reading).values())
+        mean = results.format_spread([record["mean"] for record in found])
         rows.append([name, found[0]["computed"], mean, *at])
     return [rows]
-
-
-def collect(records: results.Records, key: str, reading: str) -> dict[int, Any]:
-    return results.collect(records, key, reading=reading)
 
 
 def list_places(records: results.Records) -> list[int]:
@@ -61,9 +56,7 @@ def draw(records: results.Records, folder: Path) -> None:
         for reading, name in NAMES.items():
             found = results.select(records, reading=reading)
             bins, work = list_bins(found[0]["segment"]), found[0]["computed"]
-            rows = [
-                [fmean(record["nats"][n - 1] for n in each) for each in bins] for record in found
-            ]
+            rows = [[fmean(r["nats"][n - 1] for n in each) for each in bins] for r in found]
             middles = [math.sqrt(each[0] * each[-1]) for each in bins]
             label = f"{name} ({work} times the work)" if work > 1 else name
             results.plot_seeds(axes, middles, rows, label=label, linewidth=2, **STYLES[reading])
@@ -83,19 +76,19 @@ def list_bins(segment: int) -> list[range]:
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
-    first = {
-        reading: {seed: nats[0] for seed, nats in collect(records, "nats", reading).items()}
-        for reading in NAMES
-    }
-    mean = {reading: collect(records, "mean", reading) for reading in NAMES}
-    start, whole = "first byte of a segment", "all bytes"
+    nats, mean = (
+        {way: results.collect(records, key, reading=way) for way in NAMES}
+        for key in ("nats", "mean")
+    )
+    first = {way: {seed: of_L[0] for seed, of_L in nats[way].items()} for way in NAMES}
+    start = "first byte of a segment"
     rows = [
         (f"{start}: memory against trained without memory", first, "memory", "alone"),
-        (f"{whole}: memory against trained without memory", mean, "memory", "alone"),
-        (f"{whole}: memory against sliding window", mean, "memory", "window"),
-        (f"{whole}: sliding window against reading in segments", mean, "window", "alone"),
+        ("all bytes: memory against trained without memory", mean, "memory", "alone"),
+        ("all bytes: memory against sliding window", mean, "memory", "window"),
+        ("all bytes: sliding window against reading in segments", mean, "window", "alone"),
     ]
     return [
-        results.compare(name, nats[better], nats[worse], "nats", MARGIN)
-        for name, nats, better, worse in rows
+        results.compare(name, found[better], found[worse], "nats", MARGIN)
+        for name, found, better, worse in rows
     ]

@@ -1,9 +1,4 @@
-"""What does a byte cost by position in the segment: with memory, without, by sliding window?
-
-    python -m experiments.fragmentation.run [--seeds 1 2 3] [--fast] [--text FILE]
-
-README.md has the setting. Each seed uses another third of the test text.
-"""
+"""What does a byte cost by position in the segment: with memory, without, by sliding window?"""
 
 from argparse import Namespace
 from typing import Any
@@ -25,43 +20,29 @@ ROWS_AT_ONCE = 32
 
 
 def main() -> None:
-    """Train and measure each way of reading with each seed."""
-    args = common.parse_args(__file__, __doc__, text="a text in place of python_source")
+    args = common.parse_args(__file__, __doc__)
     for seed in args.seeds:
         for reading in READINGS:
             common.measure_once(args, f"{reading}/{seed}", measure_positions, seed, reading)
 
 
-def train(args: Namespace, recurrence: bool, seed: int) -> common.TrainedRun:
-    """Return the run of a model with memory or without."""
-    sizes = FAST if args.fast else SIZES
-    row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal", half=False)
-    options = text_options(args.text, sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
-    return common.fit(args.runs / f"seed{seed}" / row.name, options)
-
-
 def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any]:
     """Return mean nats, and their standard error, at each position of a segment."""
-    run = train(args, reading == "memory", seed)
-    length = run.options["data.tgt_len"]
+    sizes = FAST if args.fast else SIZES
+    recurrence = reading == "memory"
+    row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal", half=False)
+    options = text_options(None, sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
+    run = common.train(args, f"{row.name} {seed}", seed, options)
+    length = options["data.tgt_len"]
     ids = np.array_split(run.store.ids("test"), PARTS)[seed % PARTS]
     ids = ids[: (64 if args.fast else SEGMENTS) * length]
     nats_GL = nats_by_position(run.net, ids, length, reading)
     error_L = np.nanstd(nats_GL, axis=0, ddof=1) / len(nats_GL) ** 0.5
-    return {
-        "reading": reading,
-        "seed": seed,
-        "segment": length,
-        "unit": run.vocab.unit,
-        "nats": np.nanmean(nats_GL, axis=0).tolist(),
-        "error": error_L.tolist(),
-        "mean": float(np.nanmean(nats_GL)),
-        "segments": len(nats_GL),
-        "text": run.text,
-        # A window computes a whole segment for each token that it scores.
-        "computed": length if reading == "window" else 1,
-        "parameters": run.parameters,
-    }
+    fields = {"reading": reading, "seed": seed, "segment": length, "unit": run.store.vocab.unit}
+    fields |= {"nats": np.nanmean(nats_GL, axis=0).tolist(), "error": error_L.tolist()}
+    fields |= {"mean": float(np.nanmean(nats_GL)), "segments": len(nats_GL)}
+    # A window computes a whole segment for each token that it scores.
+    return fields | {"computed": length if reading == "window" else 1} | run.describe()
 
 
 def nats_by_position(

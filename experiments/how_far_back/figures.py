@@ -1,7 +1,6 @@
 """Tables and figures of values and passages by distance, from results.json alone."""
 
 from pathlib import Path
-from typing import Any
 
 from experiments import results
 from experiments.contrasts import Contrast
@@ -19,32 +18,25 @@ CURVES = {
     ("passages alone", "window"): "trained without memory by a window of 64",
 }
 """Of passages, by kind and way of reading."""
-DRAWN = [
-    ("passages memory", "as trained"),
-    ("passages memory", "512"),
-    ("passages alone", "window"),
-]
+DRAWN = [key for key in CURVES if "shaw" not in key[0] and "clamped" not in key[1]]
 
 
 def list_tables(records: Records) -> list[results.Rows]:
     tables = []
     if mem_lens := list_mem_lens(records):
-        rows: list[list[Any]] = [
-            ["values recalled (%), by tokens back", *list_ranges(records).values()]
-        ]
+        ranges = list_ranges(records)
+        tables.append([["values recalled (%), by tokens back", *ranges.values()]])
         for mem_len in mem_lens:
             shares = collect_shares(records, mem_len).values()
-            cells = ([each[low] for each in shares] for low in list_ranges(records))
-            name = f"trained with a memory of {mem_len}"
-            rows.append([name, *(results.format_spread(each, 0) for each in cells)])
-        tables.append(rows)
+            cells = (results.format_spread([each[low] for each in shares], 0) for low in ranges)
+            tables[-1].append([f"trained with a memory of {mem_len}", *cells])
     curves = {name: collect_curve(records, *key) for key, name in CURVES.items()}
     if gaps := {gap for curve in curves.values() for gap in curve}:
-        rows = [["nats saved per token of a passage, by tokens between", *sorted(gaps)]]
+        tables.append([["nats saved per token of a passage, by tokens between", *sorted(gaps)]])
         for name, curve in curves.items():
             if curve:
-                rows.append([name, *(results.format_spread(e.values()) for e in curve.values())])
-        tables.append(rows)
+                cells = (results.format_spread(each.values()) for each in curve.values())
+                tables[-1].append([name, *cells])
     return tables
 
 
@@ -82,7 +74,6 @@ def draw(records: Records, folder: Path) -> None:
 
 
 def draw_values(records: Records, path: Path) -> None:
-    """Draw the share of recalled values by distance, with three memories."""
     if not (mem_lens := list_mem_lens(records)[-3:]):
         return
     ranges = list_ranges(records)
@@ -100,7 +91,6 @@ def draw_values(records: Records, path: Path) -> None:
 
 
 def draw_passages(records: Records, path: Path) -> None:
-    """Draw the nats that are saved by the tokens between the passages."""
     curves = {CURVES[key]: curve for key in DRAWN if (curve := collect_curve(records, *key))}
     if not curves:
         return
@@ -117,25 +107,23 @@ def list_contrasts(records: Records) -> list[Contrast]:
     memory = collect_curve(records, "passages memory", "as trained")
     long = collect_curve(records, "passages memory", "512")
     shaw = collect_curve(records, "passages shaw", "512")
-    for gap in (128, 256):
-        name = f"passage after {gap} tokens: seen before against another one"
-        rows.append(make_contrast(name, [*memory.get(gap, {}).values()]))
+    saved = {
+        f"passage after {gap} tokens: seen before against another one": memory.get(gap, {}).values()
+        for gap in (128, 256)
+    }
     start = "passage after 384 tokens: memory of 512 against"
     for end, other in (("the 128 of training", memory), ("Shaw's positions with 512", shaw)):
-        gains = results.subtract(long.get(384, {}), other.get(384, {}))
-        rows.append(make_contrast(f"{start} {end}", gains))
-    return rows
+        saved[f"{start} {end}"] = results.subtract(long.get(384, {}), other.get(384, {}))
+    return rows + [
+        Contrast(name, [*effects], "nats per token", SAME_NATS) for name, effects in saved.items()
+    ]
 
 
 def contrast_values(records: Records, mem_len: int) -> Contrast:
     """Return a contrast with guessing, at the longest distances within a memory."""
     ranges = list_ranges(records)
     within = [low for low in ranges if 2 * low <= mem_len or low == min(ranges)]
-    nearest, farthest = ranges[within[-1]].split("-")
-    name = f"values {nearest} to {farthest} tokens ago: memory of {mem_len} against guessing"
+    distances = ranges[within[-1]].replace("-", " to ")
+    name = f"values {distances} tokens ago: memory of {mem_len} against guessing"
     shares = [each[within[-1]] - GUESSING for each in collect_shares(records, mem_len).values()]
     return Contrast(name, shares, "% of the values", SAME_SHARE)
-
-
-def make_contrast(name: str, effects: list[float]) -> Contrast:
-    return Contrast(name, effects, "nats per token", SAME_NATS)

@@ -1,8 +1,7 @@
 """A text of pairs of a key and a value, in which most keys repeat with the same value.
 
-The package's task `recall` scores one token of an example: at a distance of 500 tokens, one of 511.
-Here every second token is a value, and the distance to the last occurrence of its key is random, so
-one text tests all distances. A text for training is a curriculum: in the first half of a row, the
+Every second token is a value, and the distance to the last occurrence of its key is random, so one
+text tests all distances. A text for training is a curriculum: in the first half of a row, the
 longest distance grows from EASIEST to LONGEST pairs.
 """
 

@@ -1,10 +1,7 @@
 """How much a network knows of a passage of the text that comes again.
 
-The quickstart's network in 2,000 steps: with its memory of 128, without, and with Shaw's positions
-and memory. A passage of 32 tokens of the test text comes a second time after other code of so many
-tokens. In the control, another passage comes first; all else is equal. How much less the second
-passage costs than in the control is what the network still knows of the first. Without memory this
-is 0 by construction once the passage has left the window of 64, which moves by 8.
+In the control, another passage comes first; all else is equal. How much less the passage costs than
+in the control is what the network still knows of it.
 """
 
 from argparse import Namespace
@@ -13,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from txl_lightning import TransformerXL, stream_nats
+from txl_lightning import TransformerXL
 
 MEMORY, SEGMENT = 128, 64
-SHAW = {"model.net.positions": "shaw", "model.net.clamp_len": MEMORY + SEGMENT - 1}
+CLAMP = MEMORY + SEGMENT - 1
 KINDS = {
     "passages memory": {},
     "passages alone": {"model.net.mem_len": 0},
-    "passages shaw": SHAW,
+    "passages shaw": {"model.net.positions": "shaw", "model.net.clamp_len": CLAMP},
 }
 OPTIONS = common.QUICKSTART | common.plan_steps(2000)
 GAPS = (0, 64, 128, 192, 256, 384, 512, 1024)
@@ -31,7 +28,7 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "passages memory": {
         "as trained": TRAINED,
         "512": LONG,
-        "512, clamped": LONG | {"clamp_len": 191},
+        "512, clamped": LONG | {"clamp_len": CLAMP},
     },
     "passages alone": {"window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}},
     "passages shaw": {"as trained": TRAINED, "512": LONG},
@@ -41,18 +38,14 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return nats of the second passage, and of the control, by way of reading and gap."""
-    run = common.train(args, f"{kind} {seed}", seed, choose_options(args, kind))
+    options = OPTIONS | KINDS[kind] | (common.FAST if args.fast else {})
+    run = common.train(args, f"{kind} {seed}", seed, options)
     gaps, ids_T = GAPS[: 2 if args.fast else None], run.store.ids("test")
     nats = {
         name: {str(gap): score_copies(run.net, ids_T, gap, seed, how) for gap in gaps}
         for name, how in WAYS[kind].items()
     }
-    fields = {"kind": kind, "seed": seed, "nats": nats}
-    return fields | run.describe("val/bits_per_byte")
-
-
-def choose_options(args: Namespace, kind: str) -> dict[str, Any]:
-    return OPTIONS | KINDS[kind] | (common.FAST if args.fast else {})
+    return {"kind": kind, "seed": seed, "nats": nats} | run.describe("val/bits_per_byte")
 
 
 def score_copies(
@@ -87,5 +80,5 @@ def take(ids_T: np.ndarray, start_B: np.ndarray, count: int) -> np.ndarray:
 
 
 def score_end(model: TransformerXL, ids_BT: np.ndarray, how: dict[str, Any]) -> float:
-    nats_BT = stream_nats(model, ids_BT.ravel(), batch_size=len(ids_BT), **how)
-    return nats_BT[:, -PASSAGE:].double().mean().item()
+    before = ids_BT.shape[1] - PASSAGE
+    return common.read_rows(model, ids_BT, before, **how).mean().item()

@@ -1,9 +1,6 @@
 """How far back does a network remember: values in a text of pairs, and passages of a text?
 
-    python -m experiments.how_far_back.run [--seeds 1 2 3 4 5] [--only KIND ...] [--fast]
-
-README.md has the setting. Values are recalled in texts of pairs (pairs.py), which are drawn anew
-for each seed; the test text has all distances from its start. Passages: passages.py.
+The texts of pairs are drawn anew for each seed; the test text has all distances from its start.
 """
 
 from argparse import Namespace
@@ -33,19 +30,15 @@ VALIDATIONS, TEST_PAIRS = 20, 40_000
 
 
 def main() -> None:
-    """Train and test each kind with each seed."""
     kinds = [*VALUES, *passages.KINDS]
     args = common.parse_args(__file__, __doc__, (1, 2, 3, 4, 5), kinds=kinds)
     common.measure_kinds(args, measure)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
-    part = measure_values if kind in VALUES else passages.measure
-    return part(args, kind, seed)
-
-
-def measure_values(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
-    """Return the share of recalled values by distance, of a network with the memory of a kind."""
+    """Return nats of passages, or the share of recalled values by distance."""
+    if kind in passages.KINDS:
+        return passages.measure(args, kind, seed)
     sizes = replace(FAST, n_token=258) if args.fast else SIZES
     paths = write_texts(args.runs / "text" / str(seed), seed, sizes)
     options = choose_options(sizes, seed, VALUES[kind]) | {"data.path": paths}

@@ -3,11 +3,10 @@
     python -m venv runs/music && runs/music/bin/pip install -r experiments/music/requirements.txt
     runs/music/bin/python experiments/music/chorales.py runs/music/ids
 
-It writes, of each split, the ids of its pieces and where they begin, and names.json: the
-name of each id. A piece is all voices of a chorale with four parts on one staff, in MidiTok's REMI
-tokens: bar, position in the bar in sixteenths, pitch, velocity (one), duration. Every tenth piece
-is test text, every tenth validation text. music21's corpus is not copied here: its licence is in
-its folder corpus.
+It writes, of each split, the ids of its pieces and where they begin, and the name of each id. A
+piece is all voices of a chorale with four parts on one staff, in MidiTok's REMI tokens: bar,
+position in the bar in sixteenths, pitch, velocity (one), duration. Every tenth piece is test text,
+every tenth validation text. The licence of music21's corpus is in its folder corpus.
 """
 
 import json
@@ -23,19 +22,16 @@ from music21 import corpus, repeat
 PITCHES, STEPS, LONGEST = (36, 84), 4, 8
 """Range of MIDI pitches; steps of a beat; beats of the longest note."""
 SUFFIXES = {".mxl", ".xml", ".krn"}
-SPLITS = {"test": 0, "val": 5}  # last digit of a piece's number; all others are training text
-
-
-def make_tokenizer() -> REMI:
-    config = TokenizerConfig(
-        pitch_range=PITCHES, beat_res={(0, LONGEST): STEPS}, num_velocities=1,
-        special_tokens=["PAD"], use_time_signatures=False, encode_ids_split="no",
-    )  # fmt: skip
-    return REMI(config)
+SPLITS = {0: "test", 5: "val"}  # by the last digit of a piece's number
+CONFIG = TokenizerConfig(
+    pitch_range=PITCHES, beat_res={(0, LONGEST): STEPS}, num_velocities=1,
+    special_tokens=["PAD"], use_time_signatures=False, encode_ids_split="no",
+)  # fmt: skip
 
 
 def prepare(folder: Path) -> None:
-    tokenizer, pieces = make_tokenizer(), [read_piece(path) for path in find_chorales()]
+    paths = sorted(path for path in corpus.getComposer("bach") if path.suffix in SUFFIXES)
+    tokenizer, pieces = REMI(CONFIG), [read_piece(path) for path in paths]
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name, _ in sorted(tokenizer.vocab.items(), key=lambda item: item[1])]
     (folder / "names.json").write_text(json.dumps(names))
@@ -43,19 +39,11 @@ def prepare(folder: Path) -> None:
     # Some pieces are in the corpus twice.
     ids = [*dict.fromkeys(ids)]
     for split in ("train", "val", "test"):
-        chosen = [each for n, each in enumerate(ids) if name_split(n) == split]
+        chosen = [each for n, each in enumerate(ids) if SPLITS.get(n % 10, "train") == split]
         starts = np.cumsum([0, *map(len, chosen[:-1])])
         np.save(folder / f"{split}.npy", np.concatenate(chosen).astype(np.uint16))
         np.save(folder / f"{split}_starts.npy", starts.astype(np.int64))
         print(f"{split}: {len(chosen)} pieces, {sum(map(len, chosen)):,} tokens")
-
-
-def name_split(number: int) -> str:
-    return next((name for name, digit in SPLITS.items() if number % 10 == digit), "train")
-
-
-def find_chorales() -> list[Path]:
-    return sorted(path for path in corpus.getComposer("bach") if path.suffix in SUFFIXES)
 
 
 def read_piece(path: Path) -> "symusic.Score | None":

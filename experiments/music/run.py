@@ -1,8 +1,6 @@
 """How many nats does a note of a chorale cost, with memory and without?
 
-    python -m experiments.music.run [--ids runs/music/ids] [--seeds 1 2 3] [--fast]
-
-README.md has the setting; chorales.py makes the ids. Each seed shuffles the pieces.
+Each seed shuffles the pieces; chorales.py makes their ids.
 """
 
 import json
@@ -38,7 +36,6 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Train each kind with each seed."""
     ids = {"type": Path, "default": Path("runs/music/ids"), "help": "folder made by chorales.py"}
     args = common.parse_args(__file__, __doc__, kinds=KINDS, ids=ids)
     common.measure_kinds(args, measure)

@@ -13,33 +13,31 @@ READINGS = {"segments": "trained without memory", "window": "the same by a slidi
 """Of the network without memory."""
 TRAINED, LONG = "plain 64", "plain 256"
 SAME_GAIN, SAME_LENGTH = 0.005, 0.002  # nats that count as no difference
+NAMES = {
+    ("memory", TRAINED): "memory of 64",
+    **{("alone", way): name for way, name in READINGS.items()},
+    ("shaw", TRAINED): "memory of 64 with Shaw's positions",
+}
+"""Of rows, by kind and way of reading."""
 ByBook = Mapping[int, Sequence[float]]
 """Nats of each book, by seed."""
 
 
 def list_tables(records: Records) -> list[results.Rows]:
     rows: list[list[Any]] = [["network", "million tokens", "nats per token of the test books"]]
-    for kind, way, name in list_readings():
+    for (kind, way), name in NAMES.items():
         for millions in list_millions(records):
             if nats := collect(records, kind, millions, way):
-                spread = results.format_spread([fmean(books) for books in nats.values()])
+                spread = results.format_spread([*map(fmean, nats.values())])
                 rows.append([name, f"{millions:g}", spread])
     if not results.select(records, kind="book"):
         return [rows]
     bits: list[list[Any]] = [["one test book, 1,500 steps", "bits per byte"]]
     for mem_len, name in {"128": "memory of 128", "0": "zero memory at evaluation"}.items():
-        found = results.collect(records, "bits_per_byte_by_mem_len", kind="book").values()
-        values = [each[mem_len] for each in found if mem_len in each]
-        bits += [[name, results.format_spread(values)]] if values else []
+        found = results.collect(records, "bits_per_byte_by_mem_len", mem_len, kind="book")
+        bits += [[name, results.format_spread(found.values())]] if found else []
     bits += [[name, f"{each:.3f}"] for name, each in results.list_compressors(records).items()]
     return [rows, bits]
-
-
-def list_readings() -> list[tuple[str, str, str]]:
-    """Return kind, way of reading and name of each row."""
-    alone = [("alone", way, name) for way, name in READINGS.items()]
-    shaw = ("shaw", TRAINED, "memory of 64 with Shaw's positions")
-    return [("memory", TRAINED, "memory of 64"), *alone, shaw]
 
 
 def collect(records: Records, kind: str, millions: float, way: str) -> ByBook:
@@ -63,22 +61,16 @@ def list_millions(records: Records) -> list[float]:
 
 def draw(records: Records, folder: Path) -> None:
     """Draw the nats that memory saves, by tokens of training and reading of the other network."""
-    saved = {
-        way: {
-            millions: [fmean(books) for books in save(records, millions, way).values()]
-            for millions in list_millions(records)
-        }
-        for way in READINGS
-    }
-    millions = [n for n, values in saved["segments"].items() if values]
+    millions = [n for n in list_millions(records) if save(records, n, "segments")]
     if not millions:
         return
-    seeds = results.format_seeds(*(len(saved["segments"][n]) for n in millions))
+    seeds = results.format_seeds(*(len(save(records, n, "segments")) for n in millions))
     labels = {"xlabel": "tokens of training (millions)", "ylabel": "nats saved per token"}
     title = f"What memory saves on novels ({seeds})"
     with results.draw_figure(folder / "novels.png", title, 7, 4, **labels) as axes:
         for way, name in READINGS.items():
-            spreads = [results.spread(saved[way][n]) for n in millions]
+            saved = [save(records, n, way).values() for n in millions]
+            spreads = [results.spread([*map(fmean, books)]) for books in saved]
             means, deviations = zip(*spreads, strict=True)
             label = f"against {name}"
             axes.errorbar(millions, means, yerr=deviations, markersize=4, capsize=3, label=label)
@@ -103,25 +95,22 @@ def list_contrasts(records: Records) -> list[Contrast]:
         return []
     first, last = every[0], every[-1]
     name, without = f"{last:g} million tokens", "memory against trained without memory"
-    better, start = save(records, last, "chosen"), save(records, first, "chosen")
+    better, start = (save(records, millions, "chosen") for millions in (last, first))
     trained, chosen = (collect(records, "memory", last, way) for way in (TRAINED, "chosen"))
+    longer = f"{name}: length chosen on other books against the 64 of training"
+    growth = subtract_books(better, start) if first < last else {}
     rows = [
         (f"{name}: {without} (its better reading)", better, SAME_GAIN),
         (f"{name}: {without}", save(records, last, "segments"), SAME_GAIN),
         (f"{first:g} million tokens: {without}", save(records, first, "segments"), SAME_GAIN),
-        (
-            f"from {first:g} to {last:g} million tokens: growth of that saving",
-            subtract_books(better, start) if first < last else {},
-            SAME_GAIN,
-        ),
-        (
-            f"{name}: length chosen on other books against the 64 of training",
-            subtract_books(trained, chosen),
-            SAME_LENGTH,
-        ),
+        (f"from {first:g} to {last:g} million tokens: growth of that saving", growth, SAME_GAIN),
+        (longer, subtract_books(trained, chosen), SAME_LENGTH),
         *contrast_positions(records),
     ]
-    return [make_contrast(*row) for row in rows]
+    return [
+        Contrast(name, [*map(fmean, saved.values())], "nats per token", margin, [*saved.values()])
+        for name, saved, margin in rows
+    ]
 
 
 def contrast_positions(records: Records) -> list[tuple[str, ByBook, float]]:
@@ -130,18 +119,9 @@ def contrast_positions(records: Records) -> list[tuple[str, ByBook, float]]:
     if not shaw:
         return []
     name = f"{max(shaw):g} million tokens: the paper's positions against Shaw's"
-    ours, theirs = (
-        {way: collect(records, kind, max(shaw), way) for way in (TRAINED, LONG)}
-        for kind in ("memory", "shaw")
+    trained, longer = (
+        subtract_books(*(collect(records, kind, max(shaw), way) for kind in ("shaw", "memory")))
+        for way in (TRAINED, LONG)
     )
-    trained = subtract_books(theirs[TRAINED], ours[TRAINED])
-    longer = subtract_books(theirs[LONG], ours[LONG])
     costs = subtract_books(longer, trained)
     return [(name, trained, SAME_GAIN), (f"{name} (cost of a memory of 256)", costs, SAME_LENGTH)]
-
-
-def make_contrast(name: str, saved: ByBook, margin: float) -> Contrast:
-    documents = [*saved.values()]
-    return Contrast(
-        name, [fmean(books) for books in documents], "nats per token", margin, documents
-    )

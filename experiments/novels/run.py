@@ -1,10 +1,7 @@
 """Does memory help on novels, does its gain grow with training, and do longer memories help?
 
-    python -m experiments.novels.run [--seeds 1 2 3] [--only KIND ...] [--millions 1 14] [--fast]
-
-README.md has the setting. Each number of million tokens is a run with its whole schedule, so that
-no point is cut from a longer one. "book": the quickstart's memory and 1,500 steps, and bits per
-byte of one whole test book, also by compressors.
+Each number of million tokens is a run with its whole schedule, so that no point is cut from a
+longer one. "book": bits per byte of one whole test book, also by compressors.
 """
 
 from argparse import Namespace
@@ -16,24 +13,21 @@ import torch
 
 from experiments import common, compressors
 from experiments.novels.texts import find_novels
-from txl_lightning import CorpusDataModule, TransformerXL, stream_nats
+from txl_lightning import CorpusDataModule, TransformerXL
 from txl_lightning.files import load_yaml
 
 SEGMENT, ROWS, BOOK_TOKENS, BEFORE = 64, 16, 12_000, 1024
+CLAMP = 2 * SEGMENT - 1
+MEMORY = {"model.net.mem_len": SEGMENT}
 KINDS: dict[str, dict[str, Any]] = {
-    "memory": {"model.net.mem_len": SEGMENT},
+    "memory": MEMORY,
     "alone": {"model.net.mem_len": 0},
-    "shaw": {
-        "model.net.mem_len": SEGMENT,
-        "model.net.positions": "shaw",
-        "model.net.clamp_len": 2 * SEGMENT - 1,
-    },
+    "shaw": MEMORY | {"model.net.positions": "shaw", "model.net.clamp_len": CLAMP},
 }
 MILLIONS = {"memory": (1, 2, 4, 14), "alone": (1, 2, 4, 14), "shaw": (4,)}
 LARGE = 4  # million tokens from which on other lengths are read
 OPTIONS = common.QUICKSTART | {"data.order": "shuffled", "data.subwords.train_bytes": 5_000_000}
 MORE = {"data.document_unit": "files", "data.tgt_len": SEGMENT, "data.batch_size": ROWS}
-CLAMP = 2 * SEGMENT - 1
 LENGTHS = (64, 96, 128, 192, 256, 384, 512, 1024)
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -47,7 +41,6 @@ FAST |= {"data.order": "ordered", "data.batch_size": 2, "data.document_unit": No
 
 
 def main() -> None:
-    """Train each kind with each number of tokens and seed; score the books of both splits."""
     more = {"type": float, "nargs": "+", "help": f"millions of tokens; default: {MILLIONS}"}
     args = common.parse_args(__file__, __doc__, kinds=[*KINDS, "book"], millions=more)
     for kind in args.only:
@@ -56,18 +49,17 @@ def main() -> None:
                 name = f"{kind} {millions:g} {seed}"
                 common.measure_once(args, name, measure, kind, millions, seed)
     if "book" in args.only:
-        for name in compressors.COUNT:
-            common.measure_once(args, name, compress_book, name)
         for seed in args.seeds:
             common.measure_once(args, f"book {seed}", measure_book, seed)
+        for name in compressors.COUNT:
+            common.measure_once(args, name, compress_book, name)
 
 
 def measure(args: Namespace, kind: str, millions: float, seed: int) -> dict[str, Any]:
     """Return nats by split, way of reading and book."""
     steps = int(millions * 1e6 / (SEGMENT * ROWS))
-    options = choose_options(args) | MORE | KINDS[kind] | {"data.seed": seed}
-    options |= common.plan_steps(steps)
-    run = common.train(args, f"{kind} {millions:g} {seed}", seed, shrink(args, options))
+    more = MORE | KINDS[kind] | {"data.seed": seed} | common.plan_steps(steps)
+    run = common.train(args, f"{kind} {millions:g} {seed}", seed, choose_options(args, more))
     ways = choose_ways(kind, millions)
     nats = {
         split: score_books(run.net, find_books(run, split, args.fast), ways, args.fast)
@@ -77,12 +69,8 @@ def measure(args: Namespace, kind: str, millions: float, seed: int) -> dict[str,
     return fields | run.describe("val/bits_per_byte")
 
 
-def choose_options(args: Namespace) -> dict[str, Any]:
-    return OPTIONS | ({} if args.fast else {"data.path": str(find_novels())})
-
-
-def shrink(args: Namespace, options: dict[str, Any]) -> dict[str, Any]:
-    return options | (FAST if args.fast else {})
+def choose_options(args: Namespace, more: common.Options) -> dict[str, Any]:
+    return OPTIONS | more | (FAST if args.fast else {"data.path": str(find_novels())})
 
 
 def find_books(run: common.TrainedRun, split: str, fast: bool) -> np.ndarray:
@@ -113,8 +101,8 @@ def score_books(
     """Return the mean nats of the same tokens of each book, by the way they are read."""
     before, nats = 128 if fast else BEFORE, {}
     for name in list(ways)[: 4 if fast else None]:
-        nats_BT = stream_nats(model, ids_BT.ravel(), batch_size=len(ids_BT), **ways[name])
-        nats[name] = nats_BT[:, before - 1 :].double().mean(dim=1).tolist()
+        nats_BT = common.read_rows(model, ids_BT, before, **ways[name])
+        nats[name] = nats_BT.mean(dim=1).tolist()
     return nats
 
 
@@ -122,11 +110,14 @@ def find_book(args: Namespace) -> Path:
     return common.REPOSITORY / "README.md" if args.fast else find_novels() / "test" / BOOK
 
 
+def train_book(args: Namespace, seed: int) -> common.TrainedRun:
+    options = choose_options(args, common.plan_steps(BOOK_STEPS, 3))
+    return common.train(args, f"book {seed}", seed, options)
+
+
 def measure_book(args: Namespace, seed: int) -> dict[str, Any]:
     """Return bits per byte of the whole book with the memory of training, and without."""
-    options = choose_options(args) | common.plan_steps(BOOK_STEPS, 3)
-    run, book = common.train(args, f"book {seed}", seed, shrink(args, options)), find_book(args)
-    bits = {}
+    run, book, bits = train_book(args, seed), find_book(args), {}
     for mem_len in (0, run.net.config.mem_len):
         how = {"path": str(book), "mem_len": mem_len, "tgt_len": SEGMENT}
         bits[str(mem_len)] = run.evaluate(how)["bits_per_byte"]
@@ -135,46 +126,23 @@ def measure_book(args: Namespace, seed: int) -> dict[str, Any]:
 
 
 def compress_book(args: Namespace, name: str) -> dict[str, Any]:
-    """Return bits per byte of the book: alone, after what the network has read, and after all."""
-    book = find_book(args).read_bytes()
-    text, read, train = read_training_text(args)
-    return {
-        "kind": name,
-        "book": find_book(args).name,
-        "text": text,
-        "bytes": len(book),
-        "read_bytes": len(read),
-        "train_bytes": len(train),
-        "alone": compressors.count_bits(name, book),
-        "read": compressors.count_bits(name, book, read),
-        "after": compressors.count_bits(name, book, train),
-    }
+    """Return bits per byte of the book: alone, after what a network has read, and after all."""
+    run, book = train_book(args, args.seeds[0]), find_book(args)
+    read, train = read_training_text(run)
+    before = {"alone": b"", "read": read, "after": train}
+    bits = {way: compressors.count_bits(name, book.read_bytes(), before[way]) for way in before}
+    sizes = {"bytes": book.stat().st_size, "read_bytes": len(read), "train_bytes": len(train)}
+    return {"kind": name, "book": book.name, "text": run.text} | sizes | bits
 
 
-def read_training_text(args: Namespace) -> tuple[str, bytes, bytes]:
-    """Return the checksum of the books, the text of all segments of training, and the whole text.
-
-    Segments are read row by row, as a "book" network of any seed reads them.
-    """
-    options = shrink(args, choose_options(args) | {"trainer.max_steps": BOOK_STEPS})
-    data = CorpusDataModule(**make_data_settings(options))
-    stream, steps = data.train_dataloader().stream, options["trainer.max_steps"]
+def read_training_text(run: common.TrainedRun) -> tuple[bytes, bytes]:
+    """Return the text of all segments of training, row by row, and the whole text."""
+    data = CorpusDataModule(**load_yaml((run.folder / "config.yaml").read_text())["data"])
+    stream, steps = data.train_dataloader().stream, run.options["trainer.max_steps"]
     tokens_BT = torch.cat([stream.segment(n).tokens_BL for n in range(steps)], dim=1)
     read = "".join(map(data.vocab.decode, tokens_BT.tolist())).encode()
-    paths = sorted(Path(options["data.path"], "train").glob("*.txt"))
-    return data.store.manifest["text"], read, b"".join(path.read_bytes() for path in paths) or read
-
-
-def make_data_settings(options: common.Options) -> dict[str, Any]:
-    """Return the arguments of the data module, of a config and the options beside it."""
-    settings = load_yaml((common.REPOSITORY / options["config"]).read_text())["data"]
-    names = [name for name in options if name.startswith("data.")]
-    changes = {name.removeprefix("data."): options[name] for name in names}
-    settings["subwords"]["train_bytes"] = changes.pop("subwords.train_bytes")
-    settings |= changes
-    if settings["vocab"] != "bpe":
-        del settings["subwords"]
-    return settings
+    paths = sorted(Path(run.options["data.path"], "train").glob("*.txt"))
+    return read, b"".join(path.read_bytes() for path in paths) or read
 
 
 if __name__ == "__main__":

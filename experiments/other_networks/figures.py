@@ -32,7 +32,6 @@ def collect(records: results.Records, task: str, name: str) -> results.BySeed:
 
 
 def draw(records: results.Records, folder: Path) -> None:
-    """Draw the bits per byte of validation text by minutes."""
     runs = {name: results.select(records, kind=f"text-{net}") for net, name in NETWORKS.items()}
     labels = {"xlabel": "minutes of training", "ylabel": "bits per byte of the validation text"}
     path, title = folder / "other_networks.png", "Python source, 2.5 minutes"

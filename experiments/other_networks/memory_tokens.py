@@ -3,41 +3,13 @@
 B rows   L tokens   P tokens of a part   M memory tokens   T = M + P + M   D width
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from txl_lightning import TransformerXLConfig
-
-
-class RowMemory:
-    """Base of frozen dataclasses whose fields are tensors with a first dimension for the rows."""
-
-    @property
-    def batch_size(self):
-        return len(next(iter(self.tensors().values())))
-
-    def tensors(self):
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-    def restore(self, tensors):
-        return type(self)(**tensors)
-
-    def rows(self, index_B):
-        return self.restore({name: each[index_B] for name, each in self.tensors().items()})
-
-    def to(self, device):
-        return self.restore({name: each.to(device) for name, each in self.tensors().items()})
-
-
-class LogitNetwork(nn.Module):
-    """Base of networks whose `forward` returns logits_BLV and the next memory."""
-
-    def loss(self, tokens_BL, targets_BL, *inputs):
-        logits_BLV, memory = self(tokens_BL, *inputs)
-        logits_BVL = logits_BLV[:, -targets_BL.size(1) :].float().mT
-        return nn.functional.cross_entropy(logits_BVL, targets_BL, reduction="none"), memory
 
 
 @dataclass(frozen=True)
@@ -54,17 +26,29 @@ class MemoryTokensConfig:
         return MemoryTokens(self)
 
 
-@dataclass(frozen=True)
-class Carried(RowMemory):
+class Carried(NamedTuple):
     m_BMD: Tensor
     tokens_BP: Tensor  # of a part that is not complete: it is read again
     doc_pos_BP: Tensor
+    batch_size = property(lambda self: len(self.m_BMD))
+
+    def tensors(self):
+        return self._asdict()
+
+    def restore(self, tensors):
+        return Carried(**tensors)
+
+    def rows(self, index_B):
+        return Carried(*(each[index_B] for each in self))
+
+    def to(self, device):
+        return Carried(*(each.to(device) for each in self))
 
     def resize(self, lengths):
-        return replace(self, m_BMD=self.m_BMD[:, : lengths.mem_len])
+        return self._replace(m_BMD=self.m_BMD[:, : lengths.mem_len])
 
 
-class MemoryTokens(LogitNetwork):
+class MemoryTokens(nn.Module):
     def __init__(self, config):
         super().__init__()
         sizes = {name: getattr(config, name) for name in ("n_token", "n_layer", "d_model")}
@@ -77,8 +61,13 @@ class MemoryTokens(LogitNetwork):
         m_MD = self.first_MD[: lengths.resolve(self.config).mem_len if lengths else None].detach()
         return Carried(m_MD.expand(batch_size, -1, -1), none_B0, none_B0)
 
+    def loss(self, tokens_BL, targets_BL, *inputs, **named):
+        logits_BLV, memory = self(tokens_BL, *inputs, **named)
+        logits_BVL = logits_BLV[:, -targets_BL.size(1) :].float().mT
+        return nn.functional.cross_entropy(logits_BVL, targets_BL, reduction="none"), memory
+
     def forward(self, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
-        m_BMD, *old = (memory or self.empty_memory(len(tokens_BL))).tensors().values()
+        m_BMD, *old = memory or self.empty_memory(len(tokens_BL))
         doc_pos_BL = torch.full_like(tokens_BL, 1 << 30) if doc_pos_BL is None else doc_pos_BL
         new = [torch.cat(pair, dim=1) for pair in zip(old, (tokens_BL, doc_pos_BL), strict=True)]
         end, size, kept_BMD, states = new[0].size(1) - n_reread, self.config.part_len, m_BMD, []

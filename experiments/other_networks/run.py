@@ -1,9 +1,6 @@
 """What do other memories reach, an LSTM's and recurrent tokens, at equal parameters and minutes?
 
-    python -m experiments.other_networks.run [--seeds 1 2 3] [--only KIND ...] [--fast]
-
-README.md has the setting. "text": the quickstart, in 2.5 minutes; "recall": which value was paired
-with this key, in one minute. Minutes are those of a quiet machine (pace.py).
+"text": the quickstart; "recall": which value was paired with this key.
 """
 
 from argparse import Namespace
@@ -33,7 +30,6 @@ ALLOW = {"allow_imports": "experiments"}
 
 
 def main() -> None:
-    """Time a step of each network; train it with each seed on both tasks."""
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
     allow_imports(["experiments"])
     common.measure_once(args, "pace", time_kinds)
@@ -49,8 +45,8 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text, or the share of right answers."""
     minutes = MINUTES[kind.split("-")[0]]
-    plan = pace.plan_minutes(args, "pace", kind, minutes)
-    options = choose_options(kind) | plan | (FAST if args.fast else {})
+    options = choose_options(kind) | pace.plan_minutes(args, "pace", kind, minutes)
+    options |= FAST if args.fast else {}
     run = common.train(args, f"{kind} {seed}", seed, options)
     fields = {"kind": kind, "seed": seed, "minutes": minutes, "steps": options["trainer.max_steps"]}
     if kind.startswith("recall"):

@@ -1,9 +1,4 @@
-"""What is memory worth on Python source, to the quickstart's network?
-
-    python -m experiments.quickstart.run [--seeds 1 2 3] [--only KIND ...] [--fast]
-
-README.md has the setting. "memory" is also read with twice the memory and without.
-"""
+"""What is memory worth on Python source, to the quickstart's network?"""
 
 from argparse import Namespace
 from typing import Any
@@ -14,11 +9,9 @@ from txl_lightning.data.settings import DataConfig
 STEPS = 3504  # those of the run in README.md
 OPTIONS = common.QUICKSTART | common.plan_steps(STEPS, 4) | {"checkpoint.every_n_steps": 300}
 KINDS = {"memory": {}, "alone": {"model.net.mem_len": 0}}
-SEGMENT, MEM_LEN = 64, 128
-READINGS = {
-    "memory": {
-        f"mem_len {n}": {"mem_len": n, "tgt_len": SEGMENT} for n in (2 * MEM_LEN, MEM_LEN, 0)
-    },
+SEGMENT = 64
+READINGS: dict[str, dict[str, common.Options]] = {
+    "memory": {f"mem_len {n}": {"mem_len": n, "tgt_len": SEGMENT} for n in (256, 128, 0)},
     "alone": {
         "mem_len 0": {"mem_len": 0, "tgt_len": SEGMENT},
         "window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8},
@@ -28,9 +21,8 @@ READINGS = {
 
 
 def main() -> None:
-    """Compress the text; train both kinds with each seed, and score the test text."""
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
-    compressors.measure_all(args, DataConfig(vocab="bytes"))
+    compressors.measure_all(args, lambda _: DataConfig(vocab="bytes"))
     common.measure_kinds(args, measure)
 
 
@@ -38,11 +30,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text by the way it is read."""
     options = OPTIONS | KINDS[kind] | (common.FAST if args.fast else {})
     run = common.train(args, f"{kind} {seed}", seed, options)
-    ways, how = READINGS[kind], {"split": "test", "batch_size": 16}
-    tests = {way: common.score(args, run, **how, **ways[way]) for way in ways}
-    fields = {"kind": kind, "seed": seed} | run.describe("val/bits_per_byte")
-    fields["bits_per_byte"] = {way: test["bits_per_byte"] for way, test in tests.items()}
-    return fields | {"tokens_scored": next(iter(tests.values()))["tokens_scored"]}
+    bits = common.score_ways(args, run, READINGS[kind], batch_size=16)
+    return {"kind": kind, "seed": seed, "bits_per_byte": bits} | run.describe("val/bits_per_byte")
 
 
 if __name__ == "__main__":

@@ -2,21 +2,14 @@
 
     make bench                        # as below, peers in an environment of their own
     .venv-peers/bin/python -m experiments.speed.bench [--original PATH]
-    python -m experiments.speed.bench --compare experiments/speed/results/baseline.json
 
-Each contestant is a process of its own; they take turns, and between them a product of 1024 cubed
-is timed. A training step is forward, backward and fused AdamW. Where other work has spoilt a case,
-it says so, and what counts is the sum over operations of count x fastest time, on one thread.
-
-PATH is a checkout of kimiyoung/transformer-xl. With --before TREE, another checkout of this project
-takes part, too, if its steps.py has make_here. Results are JSON with a figure beside it. With
---compare, what is ours and slower than in an earlier result is named, and the exit code is 1.
+Contestants take turns. A training step is forward, backward and fused AdamW. A case that other work
+has spoilt says so. PATH is a checkout of kimiyoung/transformer-xl. Results are JSON with a figure
+beside it.
 """
 
 import argparse
-import json
 import os
-import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,29 +19,20 @@ import torch
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-from experiments.speed import contestants
+from experiments.speed import contestants, steps
 from experiments.speed.cases import CASES, Case
 from experiments.speed.command import make_parser, parse_args, write_results
 from experiments.speed.figures import draw_bench
-from experiments.speed.steps import Steps, call_here, start_workers
-from experiments.speed.summary import Machine, compare, format_case, summarize, time_workers
-from txl_lightning.machine import commit
 from txl_lightning.model.kernels import KERNELS
 
 VERSIONS = ("torch", "transformers", "x-transformers", "labml-nn", "labml", "numpy")
 
 
-def main() -> int:
-    """Return the exit code: 1 where something of ours got slower than the tolerance."""
+def main() -> None:
     args = parse_arguments()
-    baseline = json.loads(args.compare.read_text()) if args.compare else None
-    results = measure_cases(args)
-    write_results(args, "bench", results, draw_bench)
-    if baseline is None:
-        return 0
-    lines, is_slower = compare(results, baseline, args.tolerance)
-    print("\n".join(lines))
-    return int(is_slower)
+    torch.set_num_threads(args.threads)
+    torch.set_flush_denormal(True)
+    write_results(args, "bench", measure_cases(args), draw_bench)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -57,40 +41,26 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CASE")
     kernels = [name for name in KERNELS if name != "auto"]
     parser.add_argument("--kernels", nargs="+", choices=kernels, default=[], help="ours with these")
-    parser.add_argument(
-        "--weights", nargs="+", choices=contestants.WEIGHTS, default=[], help="in evaluation"
-    )
-    parser.add_argument("--no-peers", action="store_true", help="ours and the limits alone")
+    parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--original", type=Path, help="checkout of kimiyoung/transformer-xl")
-    parser.add_argument("--before", type=Path, metavar="TREE", help="ours in another checkout, too")
-    parser.add_argument("--operations", action="store_true", help="sums on a quiet machine, too")
-    parser.add_argument("--compare", type=Path, metavar="BASELINE", help="an earlier result")
-    parser.add_argument("--tolerance", type=float, default=0.15, help="slowdown that is allowed")
     return parse_args(parser)
 
 
 def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure the cases, printing each."""
     left_out = {} if args.no_peers else contestants.find_missing()
     peers = [] if args.no_peers else [name for name in contestants.PACKAGES if name not in left_out]
     peers += [contestants.ORIGINAL] if args.original else []
+    names = ["ours", *(f"ours, {kernel}" for kernel in args.kernels), *peers]
     cases = []
     for case in (case for case in CASES if case.name in args.only):
-        variants = args.kernels if case.trains else [*args.kernels, *args.weights]
-        names = ["ours", *(f"ours, {variant}" for variant in variants)]
-        names += [contestants.BEFORE] if args.before else []
-        names += [*peers, contestants.FLOOR]
-        names += [contestants.READING] if case.kind == "decoding" else []
-        failures: dict[str, str] = {}
-        record = measure_case(case.shrink() if args.fast else case, names, args, failures)
-        left_out |= {f"{name}, {case.name}": reason for name, reason in failures.items()}
-        if record is not None:
-            cases.append(record)
-            print(format_case(record), flush=True)
+        used = case.shrink() if args.fast else case
+        ready = make_steps(used, names, args.original, left_out)
+        if "ours" in ready:
+            cases.append(measure_case(used, ready, args))
+            print(steps.format_case(cases[-1]), flush=True)
     for name, reason in left_out.items():
         print(f"left out: {name}: {reason}")
     options = {"versions": find_versions(), "threads": args.threads, "rounds": args.rounds}
-    options |= {"before": commit(args.before)} if args.before else {}
     return options | {"left_out": left_out, "cases": cases}
 
 
@@ -102,36 +72,35 @@ def find_versions() -> dict[str, str]:
     return versions
 
 
-def measure_case(
-    case: Case, names: list[str], args: argparse.Namespace, failures: dict[str, str]
-) -> dict[str, Any] | None:
-    """Return the record of a case, or None where ours cannot take part.
+def make_steps(
+    case: Case, names: list[str], original: Path | None, left_out: dict[str, str]
+) -> dict[str, steps.Steps]:
+    """Return those that can take part; others are named in `left_out`, with the reason."""
+    ready = {}
+    for name in names:
+        try:
+            contestant = contestants.make_contestant(name, case, original)
+            ready[name] = steps.Steps(contestant, case)
+        # Others fail by errors of any class; bfloat16 products need AVX-512.
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            left_out[f"{name}, {case.name}"] = reason
+    return ready
 
-    Contestants that cannot take part are named in `failures`: bfloat16 products need AVX-512.
-    """
-    machine = Machine(args.threads, args.load_before[0])
-    trees = {contestants.BEFORE: args.before} if args.before else {}
-    makers = {
-        name: (Steps, "ours" if name in trees else name, case, args.threads, args.original)
-        for name in names
-    }
-    # A spoilt baseline, or a run beside other work, can be compared by sums alone.
-    needs_sums = args.operations or args.fast or args.compare is not None
-    with start_workers(makers, failures, trees) as workers:
-        if "ours" in failures:
-            return None
-        times = time_workers(workers, machine, args, needs_sums)
-        details = {
-            name: worker.submit(call_here, "describe").result() for name, worker in workers.items()
-        }
-    nats_by_name = {name: detail.pop("nats") for name, detail in details.items()}
-    for name, nats_BL in nats_by_name.items():
+
+def measure_case(
+    case: Case, ready: dict[str, steps.Steps], args: argparse.Namespace
+) -> dict[str, Any]:
+    seconds = steps.time_in_turn(ready, args.rounds, 0 if args.fast else steps.TURN_S)
+    spoilt = steps.find_disturbance(seconds, args.load_before[0])
+    record = steps.summarize(case, seconds, spoilt)
+    for name, each in ready.items():
         # Where the weights are ours, so must be the nats.
-        same = case.dtype == torch.float32 and contestants.has_our_weights(name, case.config)
-        if nats_BL is not None and same:
-            details[name]["nats_apart"] = float(abs(nats_BL - nats_by_name["ours"]).max())
-    return summarize(case, times, details)
+        if case.dtype == torch.float32 and contestants.has_our_weights(name, case.config):
+            apart = (each.nats_BL - ready["ours"].nats_BL).abs().max().item()
+            record["contestants"][name]["nats_apart"] = apart
+    return record
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,12 +1,8 @@
-"""What is measured: sizes, and the matrix products that they need.
-
-B rows   L tokens   M remembered   S = M + L in sight   T = S + 1 distances   V vocabulary
-N layers   D width   H heads   K head width   I = H * K   F inner width   Y = B * L
-"""
+"""What is measured: sizes, rows and lengths of a step."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import yaml
@@ -21,16 +17,6 @@ TINY = {"n_layer": 2, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "n
 TINY |= {"cutoffs": (), "tie_projs": (), "div_val": 1}  # so small a vocabulary has no clusters
 # How the original evaluates.
 SAME_LENGTH = {"same_length": "mem_len"}
-
-
-class Product(NamedTuple):
-    """`count` times one after the other, `batch` products [rows, inner] [inner, columns]."""
-
-    count: int
-    batch: int
-    rows: int
-    inner: int
-    columns: int
 
 
 @dataclass(frozen=True)
@@ -55,79 +41,11 @@ class Case:
     def kind(self) -> str:
         return "training" if self.trains else "evaluation" if self.tgt_len > 1 else "decoding"
 
-    @property
-    def tokens(self) -> int:
-        return self.rows * self.tgt_len
-
-    @property
-    def flops(self) -> float:
-        """Return the model's operations in a step, by the usual count."""
-        trained = count_flops(self.config, self.tgt_len) * self.tokens
-        return trained if self.trains else trained / 3
-
     def shrink(self) -> "Case":
         """Return a case of the same kind that takes milliseconds."""
         clamp = {"clamp_len": 8} if "clamp_len" in self.sizes else {}
         sizes, tgt_len = self.sizes | TINY | clamp, min(self.tgt_len, 8)
         return replace(self, sizes=sizes, rows=2, tgt_len=tgt_len, mem_len=16)
-
-    def products(self) -> list[Product]:
-        """Return a step's products: each layer's, and the softmax's."""
-        config = self.config
-        layer = training_products(self) if self.trains else evaluation_products(self)
-        head = (self.tokens, config.d_model, config.n_token)
-        softmax = with_gradients(*head) if self.trains else [Product(1, 1, *head)]
-        return layer * config.n_layer + softmax
-
-    def bytes_read(self) -> int:
-        """Return what a step must read: layers, softmax, keys, values, and keys of distances."""
-        config = self.config
-        D, width = config.d_model, config.n_head * config.head_width
-        weights = config.n_layer * (4 * D * width + 2 * D * config.inner_width + 6 * D)
-        kept = config.n_layer * width * self.mem_len * (2 * self.rows + 1)
-        return self.dtype.itemsize * (weights + config.n_token * D + kept)
-
-
-def with_gradients(rows: int, inner: int, columns: int) -> list[Product]:
-    """Return a product [rows, inner] [inner, columns] and those of its two gradients."""
-    of_inputs, of_weights = (rows, columns, inner), (inner, rows, columns)
-    return [Product(1, 1, *shape) for shape in ((rows, inner, columns), of_inputs, of_weights)]
-
-
-def training_products(case: Case) -> list[Product]:
-    """Return a layer's products, head by head; remembered states and distances get no gradient."""
-    config = case.config
-    B, L, S = case.rows, case.tgt_len, case.mem_len + case.tgt_len
-    D, H, K, F = config.d_model, config.n_head, config.head_width, config.inner_width
-    I, Y, T = H * K, B * L, S + 1  # noqa: E741
-    kv = [(B * S, D, 2 * I), (D, B * S, 2 * I), (Y, 2 * I, D)]
-    r = [(T, D, I), (D, T, I)]
-    # Scores by content, and the sum of values; with each one's two gradients.
-    content = [(L, K, S), (L, S, K), (S, L, K)]
-    linear = [(Y, D, I), (Y, I, D), (Y, D, F), (Y, F, D)]
-    distance = [(Y, K, T), (Y, T, K), (T, Y, K)]
-    return [
-        *(part for shape in linear for part in with_gradients(*shape)),
-        *(Product(1, 1, *shape) for shape in kv + r),
-        *(Product(H, B, *shape) for shape in content * 2),
-        *(Product(H, 1, *shape) for shape in distance),
-    ]
-
-
-def evaluation_products(case: Case) -> list[Product]:
-    """Return a layer's products where keys and values of remembered states are kept."""
-    config = case.config
-    B, L, S = case.rows, case.tgt_len, case.mem_len + case.tgt_len
-    D, H, K, F = config.d_model, config.n_head, config.head_width, config.inner_width
-    # Beyond clamp_len distances are alike.
-    T = S + 1 if config.clamp_len is None else min(S + 1, config.clamp_len + L)
-    Y, I = B * L, H * K  # noqa: E741
-    linear = [(Y, D, I), (Y, D, 2 * I), (Y, I, D), (Y, D, F), (Y, F, D)]
-    return [
-        *(Product(1, 1, *shape) for shape in linear),
-        *(Product(H, B, *shape) for shape in ((L, K, S), (L, S, K))),
-        Product(H, 1, Y, K, T),
-    ]
 
 
 def quickstart_case() -> Case:
@@ -153,23 +71,3 @@ CASES = [
     for case in FLOAT32
     for each in (case, replace(case, name=f"{case.name}-bf16", dtype=torch.bfloat16))
 ]
-
-
-def count_flops(config: TransformerXLConfig, tgt_len: int) -> float | None:
-    """Return the matrix-product FLOPs per training token, forward and backward.
-
-    As usual (Kaplan et al. 2020; Chowdhery et al. 2022), embeddings, norms, projections of
-    memory and recomputation are not counted. None with cutoffs: the text decides how many
-    tokens need the softmax of each cluster.
-    """
-    if config.cutoffs:
-        return None
-    inner = config.n_head * config.head_width
-    n_visible = config.mem_len + (tgt_len + 1) / 2
-    weights = config.d_model * (4 * inner + 2 * config.inner_width)
-    # Scores by content, scores by distance, and the sum of values.
-    attention = 3 * inner * n_visible
-    projection = config.d_model if config.has_projections else 0
-    softmax = config.embed_width * (config.n_token + projection)
-    # A multiplication and an addition for each weight, and twice that backward.
-    return 6 * (config.n_layer * (weights + attention) + softmax)

@@ -38,7 +38,7 @@ def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def write_results(
-    args: argparse.Namespace, name: str, results: dict[str, Any], draw: Callable[[Path], Path]
+    args: argparse.Namespace, name: str, results: dict[str, Any], draw: Callable[[Path, Path], None]
 ) -> None:
     """Write results with their command, commit, machine and load, and draw them."""
     origin = {"command": shlex.join(sys.argv), **describe_environment(torch.device("cpu"))}
@@ -46,4 +46,5 @@ def write_results(
     path = args.out or RESULTS / f"{date.today()}-{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(origin | results, indent=1) + "\n")
-    print(f"{path}, {draw(path)}")
+    draw(path, path.with_suffix(".png"))
+    print(f"{path}, with a figure beside it")

@@ -1,4 +1,4 @@
-"""Who takes part: this package, others' implementations, and the least that any of them must do.
+"""Who takes part: this package and others' implementations.
 
 A contestant reads the next segment and returns its nats_BL; it keeps its memory. Ours, Hugging
 Face's and the original have the same weights. x-transformers has other positions (a bias for each
@@ -11,18 +11,16 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.speed.cases import Case, Product
+from experiments.speed.cases import Case
 from txl_lightning.checkpoints.contents import export_weights
 from txl_lightning.convert.huggingface import config_to_huggingface, map_huggingface_weights
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
 from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig, pack_weights
-from txl_lightning.model.kernels import KERNELS
 
 FILLING = 160  # most tokens of a segment that only fills memories
 TRANSFO_XL = "transformers.models.deprecated.transfo_xl"
@@ -32,37 +30,25 @@ PACKAGES = {
     "x-transformers": "x_transformers",
 }
 """What each peer imports."""
-FLOOR, READING, ORIGINAL = "products alone", "reading its bytes", "original"
-BEFORE = "ours before"  # ours as in another checkout
-WEIGHTS = ("bf16",)
+ORIGINAL = "original"
 
 
 class Ours:
-    """This package: with keys and values kept in evaluation, unless a kernel is asked for.
+    """This package: with keys and values kept in evaluation, unless a kernel is asked for."""
 
-    A variant is a kernel, or the weights of evaluation's option.
-    """
-
-    def __init__(self, case: Case, variant: str | None) -> None:
+    def __init__(self, case: Case, kernel: str | None = None) -> None:
         torch.manual_seed(0)
-        kernel = variant if variant in KERNELS else "auto"
-        self.net = TransformerXL(replace(case.config, kernel=kernel))
-        # In training, and for others, bfloat16 is autocast's.
-        is_narrow = variant in WEIGHTS or case.dtype == torch.bfloat16
-        self.is_narrow = is_narrow and not case.trains
+        self.net = TransformerXL(replace(case.config, kernel=kernel or "auto"))
         if not case.trains:
+            is_narrow = case.dtype == torch.bfloat16
             self.net = pack_weights(self.net, "bf16" if is_narrow else "float32")
-        uses_cache = not case.trains and kernel == "auto"
+        uses_cache = not case.trains and kernel is None
         self.reader = CachedReader(self.net) if uses_cache else self.net
         self.memory = self.reader.empty_memory(case.rows)
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         nats_BL, self.memory = self.reader.loss(tokens_BL, targets_BL, self.memory)
         return nats_BL
-
-
-def is_narrow(contestant: Any) -> bool:
-    return getattr(contestant, "is_narrow", False)
 
 
 def our_network(case: Case) -> TransformerXL:
@@ -185,37 +171,8 @@ class Labml:
         return F.cross_entropy(head(h_LBD).permute(1, 2, 0), targets_BL, reduction="none")
 
 
-class Products:
-    """The matrix products of a step, each layer's with operands of its own."""
-
-    def __init__(self, products: list[Product], dtype: torch.dtype) -> None:
-        self.operands = [
-            tuple(
-                torch.randn(shape if batch > 1 else shape[1:]).to(dtype)
-                for shape in ((batch, rows, inner), (batch, inner, columns), (batch, rows, columns))
-            )
-            for count, batch, rows, inner, columns in products
-            for _ in range(count)
-        ]
-
-    def __call__(self) -> None:
-        for left, right, out in self.operands:
-            torch.matmul(left, right, out=out)
-
-
-class Reading:
-    """A large copy that moves as many bytes as a step must read."""
-
-    def __init__(self, count: int) -> None:
-        self.source = torch.ones(count // 8)
-        self.target = torch.empty_like(self.source)
-
-    def __call__(self) -> None:
-        self.target.copy_(self.source)
-
-
 def make_contestant(name: str, case: Case, original: Path | None):
-    """Make a contestant by its name; "ours, matmul" and "ours, bf16" are variants of ours."""
+    """Make a contestant by its name; "ours, matmul" is ours with a kernel."""
     if name.startswith("ours"):
         return Ours(case, name.partition(", ")[2] or None)
     if name == ORIGINAL:
@@ -243,4 +200,4 @@ def has(module: str) -> bool:
 def has_our_weights(name: str, config: TransformerXLConfig) -> bool:
     """Tell whether the contestant must compute what ours does."""
     same = name in (ORIGINAL, "Hugging Face") and not config.has_final_norm
-    return same or (name.startswith("ours") and not name.endswith(WEIGHTS))
+    return same or name.startswith("ours")

@@ -1,36 +1,32 @@
 """Figures of the speed measurements, from their JSON alone.
 
-python -m experiments.speed.figures           bench.png of README.md, from baseline.json
-python -m experiments.speed.figures FILE...   figures beside these files
+python -m experiments.speed.figures           those of README.md
 """
 
 import json
-import sys
+import math
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from experiments.results import STYLES, draw_figure
+from experiments.results import STYLES, draw_figure, plot_seeds
 
 FOLDER = Path(__file__).parent
 DRAWN = ("x-transformers", "original", "Hugging Face")
 """Contestants beside ours, whose time is 1."""
+PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
+"""The paper's speedup over a sliding window, by attention length (Table 9, one GPU)."""
 
 
 def main() -> None:
-    if sys.argv[1:]:
-        pairs = [(Path(name), Path(name).with_suffix(".png")) for name in sys.argv[1:]]
-    else:
-        pairs = [(FOLDER / "results" / "baseline.json", FOLDER / "bench.png")]
-    for path, picture in pairs:
-        print(draw_bench(path, picture))
+    draw_bench(FOLDER / "results" / "2026-11-24-bench.json", FOLDER / "bench.png")
+    draw_rounds(FOLDER / "results" / "2026-11-22-table-9.json", FOLDER / "table_9.png")
 
 
-def draw_bench(path: Path, picture: Path | None = None) -> Path:
+def draw_bench(path: Path, picture: Path) -> None:
     """Draw the time of others' steps as a multiple of ours, one row per case in float32."""
-    record, picture = json.loads(path.read_text()), picture or path.with_suffix(".png")
-    # Results before 2026-11-23 are in float32.
-    is_wide = [case.get("dtype") != "bfloat16" for case in record["cases"]]
+    record = json.loads(path.read_text())
+    is_wide = [case["dtype"] != "bfloat16" for case in record["cases"]]
     cases = [*compress(record["cases"], is_wide)] or record["cases"]
     title = f"Time of a step ({record['machine']['cpu']}, {record['threads']} threads)"
     labels = {"xlabel": "time of a step as a multiple of this package's (right: slower)"}
@@ -44,7 +40,6 @@ def draw_bench(path: Path, picture: Path | None = None) -> Path:
         axes.invert_yaxis()
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
-    return picture
 
 
 def describe_case(case: dict[str, Any]) -> str:
@@ -52,6 +47,22 @@ def describe_case(case: dict[str, Any]) -> str:
     network = f"{sizes['n_layer']} layers of {sizes['d_model']}"
     lengths = f"{case['rows']} x {case['tgt_len']} tokens, memory of {case['mem_len']:,}"
     return f"{case['kind']}: {network}, {lengths}{disturbed}"
+
+
+def draw_rounds(path: Path, picture: Path) -> None:
+    """Draw how many times slower a window is than memory, here and in the paper."""
+    rounds = json.loads(path.read_text())["rounds"]
+    lengths = [row["attention_len"] for row in rounds[0]["rows"]]
+    ratios = [[row["speedup"] for row in each["rows"]] for each in rounds]
+    title = f"A sliding window beside memory ({len(rounds)} repetitions)"
+    labels = {"xlabel": "attention length (tokens)", "ylabel": "times slower than memory"}
+    with draw_figure(picture, title, **labels) as axes:
+        plot_seeds(axes, lengths, ratios, label="a CPU, two threads")
+        theirs = [PUBLISHED.get(length, math.nan) for length in lengths]
+        axes.plot(lengths, theirs, linestyle="--", label="the paper, one GPU")
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter("{x:,g}")
 
 
 if __name__ == "__main__":

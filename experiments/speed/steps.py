@@ -1,117 +1,51 @@
-"""A contestant's steps, as a process of its own takes them, so that each has its own memory."""
+"""Steps of contestants that take turns: their times, as a record and as text."""
 
-import multiprocessing
-import os
-import sys
+import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import AdamW
-from torch.profiler import ProfilerActivity, profile
 
-from experiments.speed import contestants
 from experiments.speed.cases import Case
-from txl_lightning.machine import peak_memory
+from experiments.speed.contestants import FILLING, Ours
+from txl_lightning.model.config import describe_config
 
-TURN_STEPS = 20  # most steps of a turn
-CPU = torch.device("cpu")
-FORKS = multiprocessing.get_context("forkserver")
-# Imported once; a process that is forked before torch starts threads may start its own.
-FORKS.set_forkserver_preload(["torch", "txl_lightning.model"])
-Workers = Mapping[str, ProcessPoolExecutor]
-"""A process for each contestant, which has one object."""
-made: list[Any] = []
-"""The object of this process."""
-
-
-@contextmanager
-def start_workers(
-    makers: Mapping[str, tuple[Any, ...]], failures: dict[str, str], trees: Mapping[str, Path]
-) -> Iterator[Workers]:
-    """Start a process for each function with arguments; one that fails is named in `failures`.
-
-    Those named in `trees` import another checkout of this project.
-    """
-    workers = {}
-    with ExitStack() as stack:
-        for name, (make, *arguments) in makers.items():
-            # Another tree is imported by a process that has imported nothing yet.
-            context = multiprocessing.get_context("spawn") if name in trees else FORKS
-            worker = stack.enter_context(ProcessPoolExecutor(1, context))
-            try:
-                with import_first_from(trees.get(name)):
-                    worker.submit(make_here, make, arguments).result()
-                workers[name] = worker
-            # Others fail by errors of any class; they are left out.
-            except Exception as error:
-                failures[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-                worker.shutdown()
-        yield workers
-
-
-@contextmanager
-def import_first_from(tree: Path | None) -> Iterator[None]:
-    """Let processes that are started here import from a tree before all others."""
-    path = sys.path.copy()
-    sys.path[:0] = [str(tree.resolve())] if tree else []
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-
-
-def make_here(make: Callable[..., Any], arguments: list[Any]) -> None:
-    made.append(make(*arguments))
-
-
-def call_here(method: str, *arguments: Any) -> Any:
-    return getattr(made[0], method)(*arguments)
+SAME_NATS = 1e-4  # nats of the same weights differ by less
+SPOILT_MEDIAN, SPOILT_LOAD = 1.5, 1.0
+"""Other work spoilt a case where half of the steps take so many times as long as the fastest, or
+where the machine's load was above so much before."""
+TURN_S, TURN_STEPS = 0.25, 20
+"""A turn is one step, or as many as take so long, up to a number."""
+Seconds = Mapping[str, list[float]]
+"""Of each step, by contestant."""
 
 
 class Steps:
     """A contestant whose memory is full."""
 
-    def __init__(self, name: str, case: Case, threads: int, original: Path | None = None) -> None:
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(True)
-        if name in contestants.PACKAGES:
-            import_module(contestants.PACKAGES[name])
-        self.imported_bytes, self.operations = peak_memory(CPU), Operations()
-        self.first_nats: np.ndarray | None = None
-        if name == contestants.FLOOR:
-            self.step = contestants.Products(case.products(), case.dtype)
-        elif name == contestants.READING:
-            self.step = contestants.Reading(case.bytes_read())
-        else:
-            self.prepare(contestants.make_contestant(name, case, original), case)
-        for _ in range(2):
-            self.step()
-
-    def prepare(self, contestant: Any, case: Case) -> None:
-        """Fill the memory, and make the step."""
+    def __init__(self, contestant: Any, case: Case) -> None:
         contestant.net.train(case.trains)
-        is_cast = case.dtype == torch.bfloat16 and not contestants.is_narrow(contestant)
+        # In evaluation, ours has narrow weights.
+        is_narrow = isinstance(contestant, Ours) and not case.trains
+        is_cast = case.dtype == torch.bfloat16 and not is_narrow
         compute = torch.autocast("cpu", torch.bfloat16, enabled=is_cast)(contestant)
         with torch.no_grad():
-            for start in range(0, case.mem_len, contestants.FILLING):
-                text = draw_text(case, contestants.FILLING, seed=start)
+            for start in range(0, case.mem_len, FILLING):
+                text = draw_text(case, FILLING, seed=start)
                 nats_BL = compute(text[:, :-1], text[:, 1:])
-        self.first_nats = nats_BL.float().numpy()
-        text = draw_text(case)
+        self.nats_BL = nats_BL.float()
+        """Of the segment that filled the memory."""
+        text = draw_text(case, case.tgt_len)
         self.step = partial(read_segment, compute, text)
         if case.trains:
             optimizer = AdamW(contestant.net.parameters(), lr=1e-4, fused=True)
             self.step = partial(train_step, compute, text, optimizer)
+        for _ in range(2):
+            self.step()
 
     def take_turn(self, least_s: float) -> list[float]:
         """Return the seconds of each step of a turn: of one, or of as many as take least_s."""
@@ -121,18 +55,6 @@ class Steps:
             self.step()
             seconds.append(time.perf_counter() - began)
         return seconds
-
-    def describe(self) -> dict[str, Any]:
-        """Return the nats of the segment that filled the memory, and megabytes above imports."""
-        peak = peak_memory(CPU) - self.imported_bytes
-        return {"nats": self.first_nats, "memory_mb": peak / 1e6}
-
-    def sum_operations(self, steps: int) -> float:
-        """Return the sum over operations, on one thread, of these steps and those before."""
-        torch.set_num_threads(1)
-        for _ in range(steps):
-            self.operations.add(self.step)
-        return self.operations.total()
 
 
 @torch.inference_mode()
@@ -147,46 +69,60 @@ def train_step(compute: Any, text: Tensor, optimizer: AdamW) -> None:
     optimizer.step()
 
 
-def draw_text(case: Case, tgt_len: int | None = None, seed: int = 0) -> Tensor:
-    shape = (case.rows, (tgt_len or case.tgt_len) + 1)
+def draw_text(case: Case, tgt_len: int, seed: int = 0) -> Tensor:
     draw = torch.Generator().manual_seed(seed)
-    return torch.randint(case.config.n_token, shape, generator=draw)
+    return torch.randint(case.config.n_token, (case.rows, tgt_len + 1), generator=draw)
 
 
-class Operations:
-    """The times of a step's operations, each told apart by its name and its inputs' shapes.
-
-    A time is the operation's own, without that of the operations that it calls. Python's time is
-    left out.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self.steps = 0
-
-    def add(self, step: Callable[[], Any]) -> None:
-        activities = [ProfilerActivity.CPU]
-        with silence_stderr(), profile(activities=activities, record_shapes=True) as profiled:
-            step()
-        self.steps += 1
-        for event in profiled.events():
-            if "::" in event.name:
-                key = (event.name, str(event.input_shapes))
-                self.seconds[key].append(1e-6 * event.self_cpu_time_total)
-
-    def total(self) -> float:
-        """Return the seconds of a step: the sum of count x fastest time."""
-        return sum(len(each) / self.steps * min(each) for each in self.seconds.values())
+def time_in_turn(steps: Mapping[str, Steps], rounds: int, least_s: float) -> Seconds:
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, each in steps.items():
+            seconds[name] += each.take_turn(least_s)
+    return seconds
 
 
-@contextmanager
-def silence_stderr() -> Iterator[None]:
-    """Keep the profiler's library from writing to the terminal."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+def find_disturbance(seconds: Seconds, load_before: float) -> str | None:
+    """Return what shows that other work took part of the machine, or None."""
+    medians = {name: statistics.median(each) / min(each) for name, each in seconds.items()}
+    slowest = max(medians, key=lambda name: medians[name])
+    if load_before > SPOILT_LOAD:
+        return f"the load was {load_before:.1f} before it"
+    if medians[slowest] > SPOILT_MEDIAN:
+        return f"half of {slowest}'s steps took {medians[slowest]:.2f} times the fastest"
+    return None
+
+
+def summarize(case: Case, seconds: Seconds, spoilt: str | None) -> dict[str, Any]:
+    return {
+        "name": case.name,
+        "kind": case.kind,
+        "dtype": str(case.dtype).removeprefix("torch."),
+        "sizes": describe_config(case.config),
+        "rows": case.rows,
+        "tgt_len": case.tgt_len,
+        "mem_len": case.mem_len,
+        "spoilt": spoilt,
+        "contestants": {
+            name: {
+                "fastest_ms": 1e3 * min(each),
+                "median_ms": 1e3 * statistics.median(each),
+                "steps": len(each),
+                "times_ours": min(each) / min(seconds["ours"]),
+            }
+            for name, each in seconds.items()
+        },
+    }
+
+
+def format_case(record: dict[str, Any]) -> str:
+    lengths = f"{record['rows']} x {record['tgt_len']} tokens, {record['mem_len']} remembered"
+    spoilt = [f"SPOILT: {record['spoilt']}."] if record["spoilt"] else []
+    lines = [f"\n{record['name']}: {lengths}", *spoilt]
+    lines.append(f"{'milliseconds':20}{'fastest':>10}{'median':>10}{'x ours':>8}")
+    for name, each in record["contestants"].items():
+        times = f"{each['fastest_ms']:10.2f}{each['median_ms']:10.2f}{each['times_ours']:8.2f}"
+        lines.append(f"{name:20}{times}")
+        if each.get("nats_apart", 0) > SAME_NATS:
+            lines.append(f"  NOT THE SAME: its nats are {each['nats_apart']:.1e} from ours")
+    return "\n".join(lines)

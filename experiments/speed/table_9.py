@@ -2,17 +2,12 @@
 
     python -m experiments.speed.table_9 [--rounds 3] [--fast] [--out FILE]
 
-The network of configs/paper/enwik8_base.yaml with random weights; a round is a repetition. It needs
-an idle machine: results say whether other work disturbed a round.
+The network of configs/paper/enwik8_base.yaml with random weights, on an idle machine.
 """
 
-import json
-import math
 import time
 from collections.abc import Iterator
 from itertools import islice
-from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +15,14 @@ import torch
 from torch import Tensor
 
 from experiments.common import REPOSITORY
-from experiments.results import draw_figure, format_spread, format_table, plot_seeds
+from experiments.results import format_spread, format_table
 from experiments.speed.command import make_parser, parse_args, write_results
+from experiments.speed.figures import PUBLISHED, draw_rounds
 from txl_lightning.files import load_yaml
-from txl_lightning.model import EvalLengths, Network, find_device, make_reader
+from txl_lightning.model import EvalLengths, Network, make_reader
 from txl_lightning.model.config import make_config
 
-PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
-"""The paper's speedup over a sliding window, by attention length (Table 9, one GPU)."""
+read_clock = time.perf_counter
 FILL_LEN = 256  # length of the segments that fill the memory
 CONFIGS = REPOSITORY / "configs"
 SIZES = {"lengths": [*PUBLISHED], "tgt_len": 128, "segments": 20, "positions": 3}
@@ -35,7 +30,6 @@ FAST = {"lengths": [16, 32], "tgt_len": 8, "segments": 2, "positions": 1}
 
 
 def main() -> None:
-    """Measure each round, and print milliseconds, ratios and the paper's."""
     args = parse_args(make_parser(__doc__))
     torch.set_num_threads(args.threads)
     network = "smoke.yaml" if args.fast else "paper/enwik8_base.yaml"
@@ -43,7 +37,7 @@ def main() -> None:
     model, rounds = make_config(config).build().eval(), []
     for _ in range(args.rounds):
         rows = compare_with_window(model, **(FAST if args.fast else SIZES))
-        rounds.append({"rows": rows, "disturbed": is_disturbed(rows)})
+        rounds.append({"rows": rows})
     print(format_rounds(rounds))
     write_results(args, "table-9", {"rounds": rounds}, draw_rounds)
 
@@ -51,17 +45,15 @@ def main() -> None:
 def time_segments(model: Network, attention_len: int, tgt_len: int) -> Iterator[float]:
     """Yield the seconds of each further tgt_len tokens, after a memory of attention_len."""
     reader, generator = make_reader(model), torch.Generator().manual_seed(0)
-    # Allocate the full memory now, so that a failure does not come after hours of filling it.
-    model.empty_memory(1, EvalLengths(attention_len))
     memory = reader.empty_memory(1, EvalLengths(attention_len))
     for start in range(0, attention_len, FILL_LEN):
         shape = (1, min(FILL_LEN, attention_len - start))
         _, memory = reader.hidden(draw_tokens(model, shape, generator), memory)
     while True:
         tokens_BL, targets_BL = draw_tokens(model, (2, 1, tgt_len), generator)
-        start = read_clock(model)
+        start = read_clock()
         _, memory = reader.loss(tokens_BL, targets_BL, memory)
-        yield read_clock(model) - start
+        yield read_clock() - start
 
 
 def time_windows(model: Network, attention_len: int) -> Iterator[float]:
@@ -69,21 +61,14 @@ def time_windows(model: Network, attention_len: int) -> Iterator[float]:
     reader, generator = make_reader(model), torch.Generator().manual_seed(0)
     while True:
         window_1L = draw_tokens(model, (1, attention_len), generator)
-        start = read_clock(model)
+        start = read_clock()
         h_1LD, _ = reader.hidden(window_1L, reader.empty_memory(1, EvalLengths(0)))
         reader.head(h_1LD[:, -1:])
-        yield read_clock(model) - start
+        yield read_clock() - start
 
 
 def draw_tokens(model: Network, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-    return torch.randint(model.config.n_token, shape, generator=draw).to(find_device(model))
-
-
-def read_clock(model: Network) -> float:
-    """Return seconds, after the device has finished all work."""
-    if find_device(model).type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
+    return torch.randint(model.config.n_token, shape, generator=draw)
 
 
 @torch.inference_mode()
@@ -103,25 +88,12 @@ def compare_with_window(
     # The first round is a warm-up.
     for attention_len, times in zip(lengths, zip(*rounds[1:], strict=True), strict=True):
         memory_s, window_s = zip(*times, strict=True)
-        memory_ms, window_ms = 1e3 * np.ravel(memory_s) / tgt_len, 1e3 * np.array(window_s)
-        row = {"attention_len": attention_len, "tgt_len": tgt_len}
-        for name, ms in (("memory", memory_ms), ("window", window_ms)):
-            row[f"{name}_ms_per_token"] = float(ms.min())
-            row[f"{name}_median_ms"] = float(np.median(ms))
-        row["speedup"] = row["window_ms_per_token"] / row["memory_ms_per_token"]
-        row["published_speedup"] = PUBLISHED.get(attention_len)
-        rows.append(row | {"segments": len(memory_ms), "window_positions": len(window_ms)})
+        memory_ms = float((1e3 * np.ravel(memory_s) / tgt_len).min())
+        window_ms = 1e3 * min(window_s)
+        row = {"attention_len": attention_len, "memory_ms_per_token": memory_ms}
+        row |= {"window_ms_per_token": window_ms, "speedup": window_ms / memory_ms}
+        rows.append(row)
     return rows
-
-
-def is_disturbed(rows: list[dict[str, Any]]) -> bool:
-    """Return True if times differ so much that other processes must have disturbed them."""
-    windows = [row["window_ms_per_token"] for row in sorted(rows, key=itemgetter("attention_len"))]
-    return windows != sorted(windows) or any(
-        row[f"{name}_median_ms"] > 1.5 * row[f"{name}_ms_per_token"]
-        for row in rows
-        for name in ("memory", "window")
-    )
 
 
 def format_rounds(rounds: list[dict]) -> str:
@@ -133,24 +105,6 @@ def format_rounds(rounds: list[dict]) -> str:
         length = row[0]["attention_len"]
         table.append([f"{length:,}", *cells, f"{PUBLISHED.get(length, '')}"])
     return format_table(table)
-
-
-def draw_rounds(path: Path, picture: Path | None = None) -> Path:
-    """Draw the ratios, ours and the paper's."""
-    rounds = json.loads(path.read_text())["rounds"]
-    picture = picture or path.with_suffix(".png")
-    lengths = [row["attention_len"] for row in rounds[0]["rows"]]
-    ratios = [[row["speedup"] for row in each["rows"]] for each in rounds]
-    title = f"A sliding window beside memory ({len(rounds)} repetitions)"
-    labels = {"xlabel": "attention length (tokens)", "ylabel": "times slower than memory"}
-    with draw_figure(picture, title, **labels) as axes:
-        plot_seeds(axes, lengths, ratios, label="a CPU, two threads")
-        theirs = [PUBLISHED.get(length, math.nan) for length in lengths]
-        axes.plot(lengths, theirs, linestyle="--", label="the paper, one GPU")
-        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter("{x:,g}")
-    return picture
 
 
 if __name__ == "__main__":

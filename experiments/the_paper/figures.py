@@ -6,11 +6,11 @@ from typing import Any
 
 from experiments import results
 from experiments.contrasts import Contrast
-from experiments.results import BySeed, Records
+from experiments.results import Records
 from experiments.the_paper.rows import KINDS
 
 READINGS = {"best": "best length", "segments": "in segments"}
-SHUFFLED = {"shuffled memory": 25.2, "shuffled alone": 27.1}
+SHUFFLED = {"shuffled memory": (25.2,), "shuffled alone": (27.1,)}
 """The paper's perplexities of Table 7."""
 AGAINST_NONE, POSITIONS = "recurrence against none", "the paper's positions against Shaw's"
 COMPARISONS = {
@@ -69,11 +69,9 @@ def list_kinds(records: Records) -> list[list[Any]]:
             for way in ("segments", "best"):
                 values = [record[way] for record in found if way in record]
                 cells.append(results.format_spread(values, 2) if values else "")
-            paper = how.row.published or ("", "")
-            paper = (SHUFFLED[kind], "") if kind in SHUFFLED else paper
+            paper = SHUFFLED.get(kind, how.row.published)
             copies = [f"{r['saved_on_copy']:.2f}" for r in found if "saved_on_copy" in r]
-            shown = ", ".join(f"{value}" for value in paper if value)
-            rows.append([*cells, shown, ", ".join(copies)])
+            rows.append([*cells, ", ".join(map(str, paper)), ", ".join(copies)])
     return rows
 
 
@@ -84,29 +82,25 @@ def name_kind(kind: str) -> str:
 
 def list_memories(records: Records) -> list[list[Any]]:
     """Return rows of the nats of early networks by length of memory."""
-    read = {name: r for name, r in records.items() if "nats_by_memory" in r}
+    read = {kind: results.collect(records, "nats_by_memory", kind=kind) for kind in KINDS}
+    read = {kind: found for kind, found in read.items() if found}
     if not read:
         return []
-    lengths = sorted(next(iter(read.values()))["nats_by_memory"], key=int)
+    first = next(iter(read.values()))
+    lengths = sorted(next(iter(first.values())), key=int)
     rows = [["nats per subword, by length of memory", *lengths]]
-    for kind in dict.fromkeys(record["kind"] for record in read.values()):
-        found = results.collect(read, "nats_by_memory", kind=kind).values()
-        cells = (results.format_spread([nats[n] for nats in found]) for n in lengths)
+    for kind, found in read.items():
+        cells = (results.format_spread([nats[n] for nats in found.values()]) for n in lengths)
         rows.append([name_kind(kind), *cells])
     return rows
 
 
-def collect(records: Records, way: str, kind: str) -> BySeed:
-    return {r["seed"]: r[way] for r in results.select(records, kind=kind) if way in r}
-
-
 def compare(records: Records, pair: tuple[str, str], way: str) -> list[float]:
     """Return by how many percent the first kind's perplexity is less, by seed."""
-    return results.percent_less(*(collect(records, way, kind) for kind in pair))
+    return results.percent_less(*(results.collect(records, way, kind=kind) for kind in pair))
 
 
 def draw(records: Records, folder: Path) -> None:
-    """Draw effects by seed, and their mean."""
     effects = {DRAWN[name]: compare(records, COMPARISONS[name], "best") for name in DRAWN}
     effects = {name: values for name, values in effects.items() if values}
     if not effects:
@@ -141,12 +135,9 @@ def contrast_memories(records: Records) -> list[Contrast]:
     """Return what the longest memory saves of the nats with that of training, by positions."""
     rows = []
     for kind in KINDS:
-        found = [r["nats_by_memory"] for r in results.select(records, kind=kind) if is_read(r)]
-        saved = [nats[TRAINED] - nats[LONGEST] for nats in found]
+        trained, longest = (
+            results.collect(records, "nats_by_memory", n, kind=kind) for n in (TRAINED, LONGEST)
+        )
         name = f"{name_kind(kind)}: memory of 1,024 against the 64 of training"
-        rows.append(Contrast(name, saved, "nats per token", SAME_NATS))
+        rows.append(results.compare(name, longest, trained, "nats per token", SAME_NATS))
     return rows
-
-
-def is_read(record: dict[str, Any]) -> bool:
-    return {TRAINED, LONGEST} <= record.get("nats_by_memory", {}).keys()

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of all rows."""
-
     n_layer: int = 3
     d_model: int = 96
     n_head: int = 4
@@ -38,7 +36,7 @@ class Row:
     positions: str
     half: bool
     """The loss is on the second half of the segment only."""
-    published: tuple[float, float] | None = None
+    published: tuple[float, ...] = ()
     """Perplexity with the attention length of training, and the best one."""
     segment: int = 128
     """The paper's segment length; in Table 10, the longest with the same GPU memory."""

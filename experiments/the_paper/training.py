@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from experiments import common
 from experiments.the_paper.rows import FAST, KINDS, Row, Sizes
-from txl_lightning import TransformerXL, TransformerXLConfig, stream_nats
+from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.data.store import Store
 from txl_lightning.files import write_text
 
@@ -34,29 +33,24 @@ def pick_sizes(args: Namespace) -> Sizes:
 
 def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.TrainedRun:
     """Return the run of a kind; shuffled lines have the vocabulary of the text in order."""
-    how = KINDS[kind]
-    more = {}
+    how, text = KINDS[kind], text_options(None, pick_sizes(args))
     if how.is_shuffled:
         # Any run of the text in order.
-        ordered = train_row(args, f"rate {how.row.name} {RATES[0]:g}", how.row, 1, 0, RATES[0], {})
-        more = {"data.path": shuffle_lines(ordered, args.runs / "lines")}
-        more |= {"data.vocab": str(ordered.folder / "vocab.json"), "data.corpus": None}
-    return train_row(args, f"{kind} {seed}", how.row, how.times, seed, rate, more)
+        name = f"rate {how.row.name} {RATES[0]:g}"
+        ordered = train_row(args, name, how.row, 1, TUNING_SEED, RATES[0], text)
+        text = text_options(shuffle_lines(ordered, args.runs / "lines"), pick_sizes(args))
+        text["data.vocab"] = str(ordered.folder / "vocab.json")
+    return train_row(args, f"{kind} {seed}", how.row, how.times, seed, rate, text)
 
 
 def train_row(
-    args: Namespace, name: str, row: Row, times: float, seed: int, rate: float, more: common.Options
+    args: Namespace, name: str, row: Row, times: float, seed: int, rate: float, text: common.Options
 ) -> common.TrainedRun:
-    sizes = pick_sizes(args)
-    options = text_options(None, sizes) | fit_options(row, sizes, seed, times)
-    options |= {"model.optim.lr": rate} | more
-    # A text has a path or the name of a corpus.
-    options = {key: value for key, value in options.items() if value is not None}
+    options = text | fit_options(row, pick_sizes(args), seed, times) | {"model.optim.lr": rate}
     return common.train(args, name, seed, options)
 
 
-def text_options(path: str | None, sizes: Sizes) -> dict[str, Any]:
-    """Return the options of the training text and its vocabulary."""
+def text_options(path: list[str] | None, sizes: Sizes) -> dict[str, Any]:
     text = {"data.path": path} if path else {"data.corpus": "python_source"}
     subwords = {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
     return text | {"data.vocab": sizes.vocab} | subwords
@@ -75,28 +69,20 @@ def shuffle_lines(run: common.TrainedRun, folder: Path) -> list[str]:
 
 
 def fit_options(row: Row, sizes: Sizes, seed: int, times: float = 1) -> dict[str, Any]:
-    """Return the options of fit: equal numbers of computed tokens, and a random start of the text.
-
-    The seed draws initial weights and the start.
-    """
+    """Return the options of fit, with equal numbers of computed tokens and a random start."""
     length = segment_len(row, sizes)
     steps = round(times * sizes.steps * sizes.segment / length)
     scored = length // 2 if row.half else length
     data = {"tgt_len": scored, "ext_len": length - scored, "batch_size": sizes.batch_size}
-    trainer = {"max_steps": steps, "val_check_interval": steps, "limit_val_batches": 20}
+    optim = {"name": "adam", "lr": 3e-3, "betas": [0.9, 0.95], "warmup_steps": steps // 10}
     sections = {
         "model.net": net_options(row, sizes),
-        "model.optim": {
-            "name": "adam",
-            "lr": 3e-3,
-            "betas": [0.9, 0.95],
-            "warmup_steps": steps // 10,
-        },
+        "model.optim": optim,
         "data": data | {"order": "rolled", "seed": seed},
-        "trainer": trainer | {"gradient_clip_val": 1.0},
+        "trainer": {"limit_val_batches": 20, "gradient_clip_val": 1.0},
         "checkpoint": {"every_n_steps": 300},
     }
-    return {"seed_everything": seed} | common.flatten(sections)
+    return common.flatten(sections) | common.plan_steps(steps)
 
 
 def segment_len(row: Row, sizes: Sizes) -> int:
@@ -126,10 +112,7 @@ def count_parameters(net: dict[str, Any], sizes: Sizes) -> int:
 
 
 def cut_pieces(store: Store, split: str, sizes: Sizes) -> np.ndarray:
-    """Return PIECES rows of context tokens and scored ones, evenly over a text.
-
-    The files of a corpus differ, so a single long piece would not represent it.
-    """
+    """Return PIECES rows of context tokens and scored ones, evenly over a text of many files."""
     count = sizes.val_tokens if split == "val" else sizes.test_tokens
     return cut_evenly(store.ids(split), count // PIECES, max(sizes.memory_lens))
 
@@ -166,19 +149,14 @@ def perplexity(model: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, attention
         stride = min(STRIDE, attention_len)
         how = {"tgt_len": stride, "ext_len": attention_len - stride}
         ids_PT, before = ids_PT[:, before - attention_len :], attention_len
-    return exponentiate(stream_nats(model, ids_PT.ravel(), batch_size=PIECES, **how), before)
-
-
-def exponentiate(nats_PT: Tensor, before: int) -> float:
-    """Return the perplexity of the tokens after the first `before`."""
-    return torch.exp(nats_PT[:, before - 1 :].double().mean()).item()
+    return common.read_rows(model, ids_PT, before, **how).mean().exp().item()
 
 
 def score_segments(model: TransformerXL, ids_PT: np.ndarray, row: Row, sizes: Sizes) -> float:
     """Return the perplexity of pieces that are read in segments, as in training."""
     how = {"tgt_len": segment_len(row, sizes), "mem_len": model.config.mem_len}
-    nats_PT = stream_nats(model, ids_PT.ravel(), batch_size=PIECES, **how)
-    return exponentiate(nats_PT, max(sizes.memory_lens))
+    nats_PT = common.read_rows(model, ids_PT, max(sizes.memory_lens), **how)
+    return nats_PT.mean().exp().item()
 
 
 def read_with_memories(
@@ -187,8 +165,7 @@ def read_with_memories(
     """Return mean nats of the same tokens of a text by memory length."""
     before, nats = max(lengths), {}
     ids_PT = cut_evenly(ids, sizes.test_tokens // PIECES, before)
-    how = {"batch_size": PIECES, "tgt_len": sizes.segment}
     for mem_len in lengths:
-        nats_PT = stream_nats(model, ids_PT.ravel(), mem_len=mem_len, **how)
-        nats[str(mem_len)] = nats_PT[:, before - 1 :].double().mean().item()
+        how = {"tgt_len": sizes.segment, "mem_len": mem_len}
+        nats[str(mem_len)] = common.read_rows(model, ids_PT, before, **how).mean().item()
     return nats

@@ -41,7 +41,6 @@ def list_tables(records: Records) -> list[results.Rows]:
 
 
 def draw(records: Records, folder: Path) -> None:
-    """Draw validation nats by characters of training."""
     runs = {name: results.select(records, kind=kind) for kind, name in DRAWN.items()}
     labels = {"xlabel": "training characters (millions)"}
     labels |= {"ylabel": "nats per character of the validation text"}

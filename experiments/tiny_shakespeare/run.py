@@ -1,10 +1,7 @@
 """Does memory help on Tiny Shakespeare, and how does a network of nanoGPT's size compare with it?
 
-    python -m experiments.tiny_shakespeare.run [--seeds 1 2 3] [--only KIND ...] [--fast]
-
-README.md has the setting. "recipe" is nanoGPT's CPU example; "plain" and "memory" have Muon.
-d_inner is 448 instead of 512, because nanoGPT has no projection of distances. The recipe is also
-scored as nanoGPT does: by the mean of 20 random batches of the validation text.
+"recipe" is nanoGPT's CPU example, also scored as there: by the mean of 20 random batches of the
+validation text. d_inner is 448 instead of 512, because nanoGPT has no projection of distances.
 """
 
 from argparse import Namespace
@@ -13,22 +10,13 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from txl_lightning import stream_nats
 
 # nanoGPT validates on the last tenth.
 TEXT = {"data.corpus": "tiny_shakespeare", "data.split": [0.9, 0.1, 0.0]}
+SHAPE = {"batch_size": 12, "tgt_len": 64}
 NET = {"n_layer": 4, "n_head": 4, "d_model": 128, "d_inner": 448, "norm": "pre", "mem_len": 0}
-SMALL = (
-    TEXT
-    | common.plan_steps(2000, 4)
-    | common.flatten(
-        {
-            "model.net": NET,
-            "data": {"tgt_len": 64, "batch_size": 12},
-            "trainer": {"gradient_clip_val": 1.0},
-        }
-    )
-)
+SMALL = common.flatten({"model.net": NET, "data": SHAPE, "trainer": {"gradient_clip_val": 1.0}})
+SMALL |= TEXT | common.plan_steps(2000, 4)
 ADAMW = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1}
 ADAMW |= {"warmup_steps": 100, "min_lr_ratio": 0.1}
 KINDS = {
@@ -40,12 +28,10 @@ KINDS = {
 FAST = common.FAST | {"data.corpus": "python_source"}
 MEM_LENS = {"memory": (0, 64, 128)}
 """Memory lengths in evaluation; 0 for kinds trained without memory."""
-SHAPE = {"batch_size": 12, "tgt_len": 64}
 BATCHES = 20  # of nanoGPT's evaluation
 
 
 def main() -> None:
-    """Train and evaluate each kind with each seed."""
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
     common.measure_kinds(args, measure)
 
@@ -68,8 +54,7 @@ def score_batches(run: common.TrainedRun, seed: int) -> float:
     ids_T = run.store.ids("val")
     start_B = np.random.default_rng(seed).integers(len(ids_T) - length, size=rows)
     ids_BT = ids_T[start_B[:, None] + np.arange(length + 1)]
-    how = {"batch_size": rows, "tgt_len": length, "mem_len": 0}
-    return stream_nats(run.net, ids_BT.ravel(), **how).double().mean().item()
+    return common.read_rows(run.net, ids_BT, 1, tgt_len=length, mem_len=0).mean().item()
 
 
 if __name__ == "__main__":
