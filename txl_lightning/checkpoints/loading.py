@@ -131,6 +131,7 @@ def load(path: str | Path) -> tuple[Network, Vocabulary]:
     'to be'
 
     The path is a .ckpt file, a run's folder (for its best.ckpt), or a folder written by convert.
+    The network is on the CPU; model.to("cuda") moves it.
     A missing file is a ValueError; a damaged one, or one without a vocabulary, a CheckpointError.
     """
     return load_checkpoint(path).build()

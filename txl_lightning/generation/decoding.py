@@ -86,6 +86,9 @@ def generate(
     >>> len(generate(model, [3, 1, 4], 5, temperature=0))
     5
 
+    Settings of sampling are temperature, top_k, top_p, min_p, repetition_penalty, penalty_window
+    and seed.
+
     Args:
         model: a network or a LanguageModel; used in eval mode, then its mode is restored.
         prompt: a text, or ids (a tensor or a list), of at least one token; or a list of such
