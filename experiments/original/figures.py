@@ -29,6 +29,7 @@ def draw(records: results.Records, folder: Path) -> None:
     with results.draw_figure(folder / "original.png", title, **labels) as axes:
         for name, nats in found.items():
             axes.plot([*nats], [*nats.values()], linestyle="", label=name)
+            axes.set_xticks([*nats])
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
