@@ -106,14 +106,12 @@ def list_contrasts(records: Records) -> list[Contrast]:
     rows = [contrast_values(records, mem_len) for mem_len in list_mem_lens(records) if mem_len]
     memory = collect_curve(records, "passages memory", "as trained")
     long = collect_curve(records, "passages memory", "512")
-    shaw = collect_curve(records, "passages shaw", "512")
     saved = {
         f"passage after {gap} tokens: seen before against another one": memory.get(gap, {}).values()
         for gap in (128, 256)
     }
-    start = "passage after 384 tokens: memory of 512 against"
-    for end, other in (("the 128 of training", memory), ("Shaw's positions with 512", shaw)):
-        saved[f"{start} {end}"] = results.subtract(long.get(384, {}), other.get(384, {}))
+    name = "passage after 384 tokens: memory of 512 against the 128 of training"
+    saved[name] = results.subtract(long.get(384, {}), memory.get(384, {}))
     return rows + [
         Contrast(name, [*effects], "nats per token", SAME_NATS) for name, effects in saved.items()
     ]
