@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from experiments import common
 from experiments.speed.contestants import build_original
 from txl_lightning import CorpusDataModule, TransformerXLConfig
+from txl_lightning.model import find_device
 
 KINDS = ("ours", "original")
 SEGMENT, ROWS, STEPS, RATE, CLIP = 64, 16, 2930, 5e-4, 0.25
@@ -92,7 +93,7 @@ def train_original(net: nn.Module, stream: Any, steps: int) -> None:
     scheduler = CosineAnnealingLR(optimizer, steps)
     memory: tuple[Tensor, ...] = ()
     net.train()
-    device = next(net.parameters()).device
+    device = find_device(net)
     for step in range(steps):
         segment = stream.segment(step)
         tokens_LB = segment.tokens_BL.T.contiguous().to(device)
@@ -108,7 +109,7 @@ def train_original(net: nn.Module, stream: Any, steps: int) -> None:
 @torch.inference_mode()
 def score_original(net: nn.Module, data: CorpusDataModule, most: int | None) -> float:
     """Return the mean nats of the test text, in the rows and segments of training."""
-    device = next(net.parameters()).device
+    device = find_device(net)
     ids = torch.from_numpy(data.store.ids("test")[:most].astype("int64")).to(device)
     rows_BT = ids[: len(ids) // ROWS * ROWS].view(ROWS, -1)
     total, count, memory = 0.0, 0, ()
