@@ -14,7 +14,7 @@ import torch
 from torch import einsum
 from torch.nn import functional as F
 
-from experiments.gpu import check, correctness, parts, speed
+from experiments.gpu import check, correctness, parts, speed, trainer
 from experiments.gpu.trainer import judge_resume
 from experiments.speed.contestants import has
 from tests.helpers.waiting import wait_until
@@ -290,3 +290,14 @@ def test_the_check_and_its_tests_need_no_package_of_the_command_line_or_of_dashb
     assert done.returncode == 0, done.stdout + done.stderr
     with_tests = {line.split("::")[0] for line in done.stdout.splitlines() if "::" in line}
     assert {str(repository / name) for name in with_tests} == {*files}
+
+
+@pytest.mark.parametrize(
+    "measure", [speed.measure_speed, speed.measure_inference, trainer.train_in_each_way]
+)
+def test_each_network_has_a_speed_at_tiny_sizes(measure):
+    found = [each for each in measure(True, math.inf) if "left out" not in each]
+    assert found
+    for each in found:
+        assert each["right"], each
+        assert each["tokens_per_second"] > 0

@@ -41,6 +41,10 @@ class Case:
     def kind(self) -> str:
         return "training" if self.trains else "evaluation" if self.tgt_len > 1 else "decoding"
 
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.tgt_len
+
     def shrink(self) -> "Case":
         """Return a case of the same kind that takes milliseconds."""
         clamp = {"clamp_len": 8} if "clamp_len" in self.sizes else {}
