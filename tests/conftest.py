@@ -270,6 +270,12 @@ def _no_process_is_left(processes):
     processes.end()
 
 
+@pytest.fixture(autouse=True)
+def _no_process_group_is_left():
+    yield
+    assert not torch.distributed.is_initialized()
+
+
 @pytest.fixture(scope="session")
 def fit_with_wandb(sizes, repository, processes):
     """Train in a separate process; return it, and W&B's runs in its folder, oldest first."""

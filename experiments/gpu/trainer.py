@@ -73,7 +73,10 @@ def time_training(config: str, smoke: bool, compile: bool = False, **settings: A
         optim = OptimConfig(lr=1e-5, schedule="constant")
         model = LanguageModel(case.config, optim, compile=compile)
         trainer = make_trainer(Path(folder), steps, callbacks=[clock], **settings)
-        trainer.fit(model, datamodule=data)
+        try:
+            trainer.fit(model, datamodule=data)
+        finally:
+            end_process_group()
     first, third, last = clock.times
     n_step = clock.measured[2] - clock.measured[1]
     return {
@@ -82,6 +85,12 @@ def time_training(config: str, smoke: bool, compile: bool = False, **settings: A
         "peak_memory_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0,
         "right": all(map(math.isfinite, clock.losses)),
     }
+
+
+def end_process_group() -> None:
+    """Lightning leaves the group of fsdp2, in which the next training of this process would run."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def make_trainer(folder: Path, max_steps: int, **settings: Any) -> Trainer:
