@@ -32,7 +32,7 @@ from experiments.other_networks import run as other_networks
 from experiments.quickstart import run as quickstart
 from experiments.the_paper import run as the_paper
 from experiments.the_paper import training
-from experiments.the_paper.rows import FAST, ROWS
+from experiments.the_paper.rows import ALONE, FAST, MEMORY
 from experiments.tiny_shakespeare import run as tiny_shakespeare
 from experiments.words import run as words
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
@@ -44,7 +44,7 @@ from txl_lightning.data.stream import Stream
 
 @pytest.mark.parametrize(("recurrence", "best"), [(True, 32), (False, 16)])
 def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net, recurrence, best):
-    row = next(row for row in ROWS if row.recurrence == recurrence)
+    row = MEMORY if recurrence else ALONE
     net = make_net(n_layer=1, mem_len=16 if recurrence else 0)
     texts = {"val": draw_text(2), "test": draw_text(4)}
     seen = {n: np.where(np.arange(8) == 0, n, n - 8 + np.arange(8)) for n in (8, 16)}
@@ -64,15 +64,6 @@ def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net
     }
     # On the test text, the shortest length is best.
     assert expect("test", seen[8]).expected < found["best"]
-
-
-def test_a_longer_memory_is_measured_on_the_same_tokens(make_net):
-    net, ids, lengths = make_net(n_layer=1, mem_len=16), draw_text(3), (0, 16, 32)
-    nats = training.read_with_memories(net, ids, FAST, lengths)
-    for mem_len in lengths:
-        seen = count_seen(np.arange(32, 40), 16, mem_len)
-        expected = mean_nats_of_pieces(net, ids, 32, seen)
-        assert nats[str(mem_len)] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("reading", ["memory", "alone", "window"])
@@ -117,7 +108,6 @@ def args(monkeypatch, finished, tmp_path):
     ("measure", "values", "of_data"),
     [
         (the_paper.measure, lambda seed: ("memory", seed), True),
-        (the_paper.measure, lambda seed: ("early: recurrence", seed), True),
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
         (how_far_back.measure, lambda seed: ("values 32", seed), True),
         (how_far_back.measure, lambda seed: ("passages memory", seed), False),

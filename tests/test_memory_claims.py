@@ -156,7 +156,6 @@ def test_longer_segments_have_equal_tokens_or_equal_updates():
         steps[kind] = options["trainer.max_steps"], options["data.tgt_len"]
     assert steps["memory"] == steps["alone"] == steps["shuffled memory"] == (2800, 64)
     assert steps["long, equal updates"] == (2800, 88)
-    assert steps["early: recurrence"] == (700, 64)
     updates, segment = steps["long, equal tokens"]
     assert updates * segment == pytest.approx(2800 * 64, rel=1e-3)
 
@@ -214,15 +213,10 @@ def test_a_text_of_ones_own_has_no_recipe_in_experiments(tmp_path):
         ("alone", "none", "29.59, 29.02"),
         ("long, equal updates", "none with longer segments (equal updates)", "28.43, 27.98"),
         ("shuffled alone", "none on shuffled lines", "27.1"),
-        (
-            "early: none, half loss, Shaw's positions",
-            "early: none with half loss and Shaw's positions",
-            "30.5, 30.5",
-        ),
     ],
 )
 def test_a_kind_stands_by_its_name_beside_the_papers_row(kind, name, expected):
     record = {"kind": kind, "seed": 1, "rate": 1, "tokens": 1, "best": 9.0, "segments": 9.0}
-    [_, row] = paper_figures.list_kinds({"a": record})
+    [[_, row]] = paper_figures.list_tables({"a": record})
     assert row[0] == name
     assert expected in row

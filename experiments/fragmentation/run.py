@@ -30,7 +30,7 @@ def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any
     """Return mean nats, and their standard error, at each position of a segment."""
     sizes = FAST if args.fast else SIZES
     recurrence = reading == "memory"
-    row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal", half=False)
+    row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal")
     options = text_options(None, sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
     run = common.train(args, f"{row.name} {seed}", seed, options)
     length = options["data.tgt_len"]
