@@ -1,4 +1,4 @@
-"""What do other memories reach, an LSTM's and recurrent tokens, at equal parameters and minutes?
+"""What does an LSTM reach beside a Transformer-XL, at equal parameters and minutes?
 
 "text": the quickstart; "recall": which value was paired with this key.
 """
@@ -15,15 +15,11 @@ CONFIGS = {"text": "configs/quickstart.yaml", "recall": "configs/tasks/recall.ya
 MINUTES, N_TOKEN = {"text": 2.5, "recall": 1}, {"text": 4096, "recall": 10}
 ADAM = {"model.optim.name": "adamw", "model.optim.lr": 3e-3, "model.optim.muon_lr": None}
 LSTM = {"model.net.class_path": "experiments.other_networks.lstm.LSTMConfig"} | ADAM
-TOKENS = {"model.net.class_path": "experiments.other_networks.memory_tokens.MemoryTokensConfig"}
-SMALL = {"model.net.n_layer": 2, "model.net.d_model": 64, "model.net.part_len": 8}
 KINDS = {
     "text-xl": {},
     "text-lstm": LSTM | {"model.net.width": 192},
-    "text-tokens": TOKENS | {"model.net.part_len": 16},
     "recall-xl": {},
     "recall-lstm": LSTM | {"model.net.width": 82},
-    "recall-tokens": TOKENS | SMALL,
 }
 FAST = common.FAST | {"data.vocab": None, "trainer.limit_val_batches": 8}
 ALLOW = {"allow_imports": "experiments"}
