@@ -29,11 +29,7 @@ Key = tuple[str, str]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """For colour-blind readers: Okabe and Ito (2008)."""
 COMPRESSORS = {"xz": "xz -9e", "ppmd": "PPMd (order 16, 1 GB)"}
-COMPRESSED = {
-    "alone": "alone",
-    "read": "after the text that the network has read",
-    "after": "after the training text",
-}
+COMPRESSED = {"alone": "alone", "after": "after the training text"}
 STYLES = [{"color": c, "marker": m} for c, m in zip(COLOURS, "osD^vP*", strict=True)]
 
 

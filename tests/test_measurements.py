@@ -117,7 +117,6 @@ def args(monkeypatch, finished, tmp_path):
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (depth.measure, lambda seed: ("8", seed), False),
         (novels.measure, lambda seed: ("memory", 1, seed), True),
-        (novels.measure_book, lambda seed: (seed,), False),
         (attention_length.measure, lambda seed: ("python_source, memory", seed), False),
         (copying.measure, lambda seed: ("memory", seed), True),
         (original.measure, lambda seed: ("ours", seed), False),
@@ -400,37 +399,6 @@ def test_ppmd_has_the_order_and_memory_that_its_name_says():
     coded = pyppmd.Ppmd7Encoder(16, 2**30)
     n_byte = len(coded.encode(text)) + len(coded.flush())
     assert compressors.count_bits("ppmd", text) == pytest.approx(8 * n_byte / len(text))
-
-
-@pytest.mark.filterwarnings("ignore:data.subwords")
-def test_a_book_is_compressed_after_the_text_that_the_network_has_read(monkeypatch, tmp_path):
-    monkeypatch.setenv("TXL_DATA", str(tmp_path / "data"))
-    for split in ("train", "valid", "test"):
-        (tmp_path / split).mkdir()
-        text = "".join(f"{split} {n}\n" for n in range(200))
-        (tmp_path / split / "book.txt").write_text(text)
-    train = (tmp_path / "train" / "book.txt").read_bytes()
-    monkeypatch.setitem(novels.FAST, "data.path", str(tmp_path))
-    monkeypatch.setitem(novels.FAST, "data.tgt_len", 16)
-    # 2 rows, of each 4 segments of 16 bytes.
-    rows = [train[row * (len(train) // 2) :][:64] for row in range(2)]
-    args = Namespace(fast=True, precision="32-true", accelerator="cpu", runs=tmp_path, seeds=[1])
-    assert novels.read_training_text(novels.train_book(args, 1)) == (b"".join(rows), train)
-    found = novels.compress_book(args, "xz")
-    assert (found["read_bytes"], found["train_bytes"]) == (128, len(train))
-    assert found["after"] < found["alone"]
-
-
-def test_a_book_is_scored_whole_with_memory_and_without(args, finished, monkeypatch, tmp_path):
-    book = tmp_path / "book.txt"
-    book.write_text("All is well that ends well.\n" * 9)
-    ids = np.frombuffer(book.read_bytes(), np.uint8).astype(np.int64)
-    monkeypatch.setattr(novels, "find_book", lambda args: book)
-    found = novels.measure_book(args, 1)["bits_per_byte_by_mem_len"]
-    for mem_len in (0, 8):
-        places = np.arange(1, len(ids))
-        nats_N = nats_of(finished.net, ids, places, count_seen(places, 64, mem_len))
-        assert found[str(mem_len)] == pytest.approx(nats_N.mean() / math.log(2), rel=1e-6)
 
 
 def test_copies_of_val_are_probed_at_each_validation(finished, monkeypatch):

@@ -30,14 +30,7 @@ def list_tables(records: Records) -> list[results.Rows]:
             if nats := collect(records, kind, millions, way):
                 spread = results.format_spread([*map(fmean, nats.values())])
                 rows.append([name, f"{millions:g}", spread])
-    if not results.select(records, kind="book"):
-        return [rows]
-    bits: list[list[Any]] = [["one test book, 1,500 steps", "bits per byte"]]
-    for mem_len, name in {"128": "memory of 128", "0": "zero memory at evaluation"}.items():
-        found = results.collect(records, "bits_per_byte_by_mem_len", mem_len, kind="book")
-        bits += [[name, results.format_spread(found.values())]] if found else []
-    bits += [[name, f"{each:.3f}"] for name, each in results.list_compressors(records).items()]
-    return [rows, bits]
+    return [rows]
 
 
 def collect(records: Records, kind: str, millions: float, way: str) -> ByBook:
