@@ -81,7 +81,7 @@ def make_steps(
         try:
             contestant = contestants.make_contestant(name, case, original)
             ready[name] = steps.Steps(contestant, case)
-        # Others fail by errors of any class; bfloat16 products need AVX-512.
+        # Others fail by errors of any class.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             left_out[f"{name}, {case.name}"] = reason
@@ -96,7 +96,7 @@ def measure_case(
     record = steps.summarize(case, seconds, spoilt)
     for name, each in ready.items():
         # Where the weights are ours, so must be the nats.
-        if case.dtype == torch.float32 and contestants.has_our_weights(name, case.config):
+        if contestants.has_our_weights(name, case.config):
             apart = (each.nats_BL - ready["ours"].nats_BL).abs().max().item()
             record["contestants"][name]["nats_apart"] = apart
     return record

@@ -40,8 +40,7 @@ class Ours:
         torch.manual_seed(0)
         self.net = TransformerXL(replace(case.config, kernel=kernel or "auto"))
         if not case.trains:
-            is_narrow = case.dtype == torch.bfloat16
-            self.net = pack_weights(self.net, "bf16" if is_narrow else "float32")
+            self.net = pack_weights(self.net, "float32")
         uses_cache = not case.trains and kernel is None
         self.reader = CachedReader(self.net) if uses_cache else self.net
         self.memory = self.reader.empty_memory(case.rows)
