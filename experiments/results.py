@@ -24,6 +24,8 @@ from txl_lightning.analysis.plots import open_figure
 Records = Mapping[str, dict[str, Any]]
 Rows = Sequence[Sequence[Any]]
 BySeed = Mapping[int, float]
+Lines = Mapping[str, Mapping[Any, BySeed]]
+"""Values by name, by place on the x axis, and by seed."""
 Key = tuple[str, str]
 """A kind of network, and a way of reading."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
@@ -128,11 +130,21 @@ def draw_figure(path: Path, title: str, *inches: float, **settings: Any) -> Iter
             axes.figure.legend(**where, frameon=False, fontsize="small")
 
 
-def plot_seeds(axes: Any, places: Sequence[Any], rows: Rows, **style: Any) -> None:
-    """Plot the mean of one row of values per seed, and the standard deviation as bars."""
-    means, deviations = zip(*map(spread, zip(*rows, strict=True)), strict=True)
-    bars = deviations if len(rows) > 1 else None
-    axes.errorbar(places, means, yerr=bars, **{"markersize": 4, "capsize": 3} | style)
+def plot_seeds(axes: Any, line: Mapping[Any, BySeed], **style: Any) -> None:
+    """Plot the mean of the seeds at each place, and the standard deviation as bars."""
+    means, deviations = zip(*(spread(found.values()) for found in line.values()), strict=True)
+    bars = deviations if any(deviations) else None
+    axes.errorbar([*line], means, yerr=bars, **{"markersize": 4, "capsize": 3} | style)
+
+
+def draw_lines(path: Path, title: str, lines: Lines, *inches: float, **settings: Any) -> None:
+    """Draw lines, if there are any; the title gets the number of seeds."""
+    counts = [len(found) for line in lines.values() for found in line.values()]
+    if not counts:
+        return
+    with draw_figure(path, f"{title} ({format_seeds(*counts)})", *inches, **settings) as axes:
+        for name, line in lines.items():
+            plot_seeds(axes, line, label=name)
 
 
 def draw_curves(
@@ -144,12 +156,13 @@ def draw_curves(
     **labels: str,
 ) -> None:
     """Draw the curves of networks by name; `count` is what a step adds on the x axis."""
-    seeds = format_seeds(*map(len, runs.values()))
-    with draw_figure(path, f"{title} ({seeds})", **labels) as axes:
-        for name, found in runs.items():
-            if found:
-                places = [(step + 1) * count(found[0]) for step in found[0]["curve"]["steps"]]
-                plot_seeds(axes, places, [run["curve"][column] for run in found], label=name)
+    lines: dict[str, dict[float, dict[int, float]]] = {}
+    for name, found in runs.items():
+        for run in found:
+            for step, value in zip(run["curve"]["steps"], run["curve"][column], strict=True):
+                place = (step + 1) * count(run)
+                lines.setdefault(name, {}).setdefault(place, {})[run["seed"]] = value
+    draw_lines(path, title, lines, **labels)
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,8 @@ def draw(records: Records, folder: Path) -> None:
     labels = {"xlabel": "layers", "ylabel": "bits per byte of enwik8's prefix"}
     with results.draw_figure(folder / "depth.png", title, 8, 4, **labels) as axes:
         for way, colour in zip(WORK, results.COLOURS, strict=False):
-            columns = [[*BITS.collect(records, kind, way).values()] for kind in depths]
-            rows = [*zip(*columns, strict=True)]
-            label = f"without memory {WORK[way]}"
-            results.plot_seeds(axes, [*map(int, depths)], rows, label=label, color=colour)
+            line = {int(kind): BITS.collect(records, kind, way) for kind in depths}
+            results.plot_seeds(axes, line, label=f"without memory {WORK[way]}", color=colour)
             if longer := BITS.collect(records, "4, more updates", way).values():
                 mean, _ = results.spread(longer)
                 axes.plot(4, mean, "o", color=colour, markerfacecolor="none")

@@ -56,10 +56,12 @@ def draw(records: results.Records, folder: Path) -> None:
         for reading, name in NAMES.items():
             found = results.select(records, reading=reading)
             bins, work = list_bins(found[0]["segment"]), found[0]["computed"]
-            rows = [[fmean(r["nats"][n - 1] for n in each) for each in bins] for r in found]
-            middles = [math.sqrt(each[0] * each[-1]) for each in bins]
+            line = {}
+            for each in bins:
+                means = {r["seed"]: fmean(r["nats"][n - 1] for n in each) for r in found}
+                line[math.sqrt(each[0] * each[-1])] = means
             label = f"{name} ({work} times the work)" if work > 1 else name
-            results.plot_seeds(axes, middles, rows, label=label, linewidth=2, **STYLES[reading])
+            results.plot_seeds(axes, line, label=label, linewidth=2, **STYLES[reading])
         axes.set_xscale("log", base=2)
         axes.set_xticks(list_places(records), list_places(records))
         axes.set(xlabel="position in the segment", ylabel=f"nats per {found[0]['unit']}")

@@ -28,7 +28,7 @@ def list_tables(records: Records) -> list[results.Rows]:
     for (kind, way), name in NAMES.items():
         for millions in list_millions(records):
             if nats := collect(records, kind, millions, way):
-                spread = results.format_spread([*map(fmean, nats.values())])
+                spread = results.format_spread(average(nats).values())
                 rows.append([name, f"{millions:g}", spread])
     return [rows]
 
@@ -55,19 +55,17 @@ def list_millions(records: Records) -> list[float]:
 def draw(records: Records, folder: Path) -> None:
     """Draw the nats that memory saves, by tokens of training and reading of the other network."""
     millions = [n for n in list_millions(records) if save(records, n, "segments")]
-    if not millions:
-        return
-    seeds = results.format_seeds(*(len(save(records, n, "segments")) for n in millions))
+    lines = {
+        f"against {name}": {n: average(save(records, n, way)) for n in millions}
+        for way, name in READINGS.items()
+    }
     labels = {"xlabel": "tokens of training (millions)", "ylabel": "nats saved per token"}
-    title = f"What memory saves on novels ({seeds})"
-    with results.draw_figure(folder / "novels.png", title, 7, 4, **labels) as axes:
-        for way, name in READINGS.items():
-            saved = [save(records, n, way).values() for n in millions]
-            spreads = [results.spread([*map(fmean, books)]) for books in saved]
-            means, deviations = zip(*spreads, strict=True)
-            label = f"against {name}"
-            axes.errorbar(millions, means, yerr=deviations, markersize=4, capsize=3, label=label)
-        axes.set_ylim(bottom=0)
+    path, title = folder / "novels.png", "What memory saves on novels"
+    results.draw_lines(path, title, lines, 7, 4, ylim=(0, None), **labels)
+
+
+def average(books: ByBook) -> results.BySeed:
+    return {seed: fmean(nats) for seed, nats in books.items()}
 
 
 def save(records: Records, millions: float, way: str) -> ByBook:
@@ -101,7 +99,7 @@ def list_contrasts(records: Records) -> list[Contrast]:
         *contrast_positions(records),
     ]
     return [
-        Contrast(name, [*map(fmean, saved.values())], "nats per token", margin, [*saved.values()])
+        Contrast(name, [*average(saved).values()], "nats per token", margin, [*saved.values()])
         for name, saved, margin in rows
     ]
 

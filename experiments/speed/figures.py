@@ -52,11 +52,14 @@ def draw_rounds(path: Path, picture: Path) -> None:
     """Draw how many times slower a window is than memory, here and in the paper."""
     rounds = json.loads(path.read_text())["rounds"]
     lengths = [row["attention_len"] for row in rounds[0]["rows"]]
-    ratios = [[row["speedup"] for row in each["rows"]] for each in rounds]
+    line: dict[int, dict[int, float]] = {length: {} for length in lengths}
+    for n, each in enumerate(rounds):
+        for row in each["rows"]:
+            line[row["attention_len"]][n] = row["speedup"]
     title = f"A sliding window beside memory ({len(rounds)} repetitions)"
     labels = {"xlabel": "attention length (tokens)", "ylabel": "times slower than memory"}
     with draw_figure(picture, title, **labels) as axes:
-        plot_seeds(axes, lengths, ratios, label="a CPU, two threads")
+        plot_seeds(axes, line, label="a CPU, two threads")
         theirs = [PUBLISHED.get(length, math.nan) for length in lengths]
         axes.plot(lengths, theirs, linestyle="--", label="the paper, one GPU")
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])

@@ -1,5 +1,6 @@
 """Tables and figures of the paper's ablations, from results.json alone."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -9,11 +10,13 @@ from experiments.contrasts import Contrast
 from experiments.results import Records
 from experiments.the_paper.rows import KINDS
 
+Comparisons = Mapping[str, tuple[str, str]]
+"""Kinds that are compared, the better first."""
 READINGS = {"best": "best length", "segments": "in segments"}
 SHUFFLED = {"shuffled memory": (25.2,), "shuffled alone": (27.1,)}
 """The paper's perplexities of Table 7."""
 AGAINST_NONE, POSITIONS = "recurrence against none", "the paper's positions against Shaw's"
-COMPARISONS = {
+COMPARISONS: Comparisons = {
     AGAINST_NONE: ("memory", "alone"),
     f"{AGAINST_NONE} with Shaw's positions": ("shaw memory", "shaw alone"),
     f"{POSITIONS} with recurrence": ("memory", "shaw memory"),
@@ -80,9 +83,10 @@ def draw(records: Records, folder: Path) -> None:
         axes.invert_yaxis()
 
 
-def list_contrasts(records: Records) -> list[Contrast]:
-    unit, rows = "% less perplexity", []
-    for name, pair in COMPARISONS.items():
-        for way, shown in READINGS.items():
-            rows.append(Contrast(f"{name} ({shown})", compare(records, pair, way), unit, MARGIN))
-    return rows
+def list_contrasts(records: Records, comparisons: Comparisons = COMPARISONS) -> list[Contrast]:
+    unit = "% less perplexity"
+    return [
+        Contrast(f"{name} ({shown})", compare(records, pair, way), unit, MARGIN)
+        for name, pair in comparisons.items()
+        for way, shown in READINGS.items()
+    ]
