@@ -81,12 +81,12 @@ def parse_args(
     seeds: Sequence[int] = (1, 2, 3),
     vary: str = "weights and data",
     kinds: Iterable[str] = (),
-    **more: str | dict[str, Any],
+    **more: dict[str, Any],
 ) -> argparse.Namespace:
     """Return the arguments of a run.py, and `origin`: its command, commit and machine.
 
     `vary` names what seeds vary, `kinds` the measurements of each seed, which --only selects.
-    `more` has further options by name: their help, or all arguments of add_argument.
+    `more` has further options by name: the arguments of add_argument.
     """
     folder = Path(script).parent
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
@@ -99,7 +99,6 @@ def parse_args(
     if kinds := list(kinds):
         more["only"] = {"nargs": "+", "choices": kinds, "default": kinds, "help": "kinds to train"}
     for name, keywords in more.items():
-        keywords = {"help": keywords} if isinstance(keywords, str) else keywords
         parser.add_argument(f"--{name}", **keywords)
     args = parser.parse_args()
     root = Path("runs", "fast" if args.fast else "experiments")

@@ -139,12 +139,13 @@ def plot_seeds(axes: Any, line: Mapping[Any, BySeed], **style: Any) -> None:
 
 def draw_lines(path: Path, title: str, lines: Lines, *inches: float, **settings: Any) -> None:
     """Draw lines, if there are any; the title gets the number of seeds."""
-    counts = [len(found) for line in lines.values() for found in line.values()]
+    counts = [len(found) for line in lines.values() for found in line.values() if found]
     if not counts:
         return
     with draw_figure(path, f"{title} ({format_seeds(*counts)})", *inches, **settings) as axes:
         for name, line in lines.items():
-            plot_seeds(axes, line, label=name)
+            if measured := {place: found for place, found in line.items() if found}:
+                plot_seeds(axes, measured, label=name)
 
 
 def draw_curves(

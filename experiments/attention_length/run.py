@@ -1,6 +1,7 @@
 """At equal attention length and equal seconds, is a memory better than a longer segment?"""
 
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from experiments import common, pace
@@ -53,16 +54,11 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
 
 
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
-    def train_with(rate: float) -> common.TrainedRun:
-        name = f"rate {kind} {rate:g}"
-        return train(args, name, kind, rate, TUNING_SEED, args.minutes / 4)
-
+    train_with = partial(train, args, kind, TUNING_SEED, args.minutes / 4)
     return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
 
 
-def train(
-    args: Namespace, name: str, kind: str, rate: float, seed: int, minutes: float
-) -> common.TrainedRun:
+def train(args: Namespace, kind: str, seed: int, minutes: float, rate: float) -> common.TrainedRun:
     text, net = KINDS[kind]
     options = OPTIONS | NETS[net] | {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
     options |= pace.plan_minutes(args, "pace", kind, minutes)
@@ -72,13 +68,14 @@ def train(
         options |= SUBWORDS
     else:
         options |= {"data.path": str(find_prefix()), "data.vocab": "bytes"}
-    return common.train(args, name.replace(",", ""), seed, options)
+    name = f"{kind.replace(',', '')} {seed} {minutes:g} {rate:g}"
+    return common.train(args, name, seed, options)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text by the way it is read."""
     rate = load_records(args.out)[f"rate {kind}"]["rate"]
-    run = train(args, f"{kind} {seed}", kind, rate, seed, args.minutes)
+    run = train(args, kind, seed, args.minutes, rate)
     _, net = KINDS[kind]
     bits = common.score_ways(args, run, READINGS[net], batch_size=8)
     fields = {"kind": kind, "seed": seed, "rate": rate, "minutes": args.minutes}

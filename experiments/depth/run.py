@@ -4,6 +4,7 @@
 """
 
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,7 @@ def choose_net(kind: str) -> dict[str, Any]:
 
 
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
-    def train_with(rate: float) -> common.TrainedRun:
-        return train_kind(args, f"rate {kind} {rate:g}", kind, TUNING_SEED, rate, STEPS // 3)
-
+    train_with = partial(train_kind, args, kind, TUNING_SEED, STEPS // 3)
     return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
 
 
@@ -84,7 +83,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     records = load_records(args.out)
     rate, seconds = records[f"rate {name_net(kind)}"]["rate"], records["pace"]["step_seconds"]
     longer = seconds["4, memory"] / seconds["4"] if "more updates" in kind else 1.0
-    run = train_kind(args, f"{kind} {seed}", kind, seed, rate, round(STEPS * longer))
+    run = train_kind(args, kind, seed, round(STEPS * longer), rate)
     ways = ["memory"] if "memory" in kind else ["segments", "window"]
     readings = {way: READINGS[way] for way in ways}
     bits = common.score_ways(args, run, readings, batch_size=ROWS)
@@ -92,13 +91,11 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     return fields | run.describe("val/bits_per_byte")
 
 
-def train_kind(
-    args: Namespace, name: str, kind: str, seed: int, rate: float, steps: int
-) -> common.TrainedRun:
+def train_kind(args: Namespace, kind: str, seed: int, steps: int, rate: float) -> common.TrainedRun:
     options = OPTIONS | choose_net(kind) | {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
     options |= common.plan_steps(steps, 4)
     options |= FAST if args.fast else {"data.path": str(find_prefix()), "data.vocab": "bytes"}
-    return common.train(args, name, seed, options)
+    return common.train(args, f"{kind} {seed} {steps} {rate:g}", seed, options)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ OPTIONS = {
     "data.batch_size": ROWS,
     "data.order": "shuffled",
 }
+FAST = common.FAST | {"data.vocab": None}
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "memory": {
         "memory": {"tgt_len": SEGMENT},
@@ -48,8 +49,7 @@ def train(args: Namespace, kind: str, seed: int) -> common.TrainedRun:
     )
     options = OPTIONS | KINDS[kind] | {"data.ids": files, "data.id_options.starts": starts}
     options |= {"data.seed": seed, "data.id_options.n_token": len(load_names(args.ids))}
-    fast = {name: value for name, value in common.FAST.items() if name != "data.vocab"}
-    return common.train(args, f"{kind} {seed}", seed, options | (fast if args.fast else {}))
+    return common.train(args, f"{kind} {seed}", seed, options | (FAST if args.fast else {}))
 
 
 def load_names(folder: Path) -> list[str]:

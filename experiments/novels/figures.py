@@ -54,7 +54,7 @@ def list_millions(records: Records) -> list[float]:
 
 def draw(records: Records, folder: Path) -> None:
     """Draw the nats that memory saves, by tokens of training and reading of the other network."""
-    millions = [n for n in list_millions(records) if save(records, n, "segments")]
+    millions = list_millions(records)
     lines = {
         f"against {name}": {n: average(save(records, n, way)) for n in millions}
         for way, name in READINGS.items()
