@@ -123,21 +123,6 @@ def test_novels_are_compared_with_the_better_reading_and_lengths_are_chosen_on_v
     assert [len(books) for books in found[0].documents] == [2, 2]
 
 
-def test_positions_are_compared_as_trained_and_by_what_four_times_the_memory_costs():
-    records = make_novels({1: 0.1, 4: 0.3}, long=0.05)
-    for seed in (1, 2):
-        memory = records[f"memory 4 {seed}"]
-        trained = memory["nats"]["test"]["plain 64"]
-        memory["nats"]["test"]["plain 256"] = [each + 0.02 * seed for each in trained]
-        test = {"plain 64": [2.8, 3.0], "plain 256": [2.9, 3.1]}
-        shaw = {"kind": "shaw", "nats": {"val": {"plain 64": [9.0]}, "test": test}}
-        records[f"shaw 4 {seed}"] = memory | shaw
-    found = list_effects(novels_figures.list_contrasts(records))
-    name = "4 million tokens: the paper's positions against Shaw's"
-    assert found[name] == [0.2, 0.2]
-    assert found[f"{name} (cost of a memory of 256)"] == [0.08, 0.06]
-
-
 @pytest.mark.parametrize("row", [MEMORY, LONG])
 def test_a_row_is_read_in_segments_as_it_was_trained(make_net, row):
     segment = training.segment_len(row, FAST)

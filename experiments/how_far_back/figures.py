@@ -14,13 +14,9 @@ SAME_SHARE, SAME_NATS = 5, 0.01  # percent of the values; nats of a token
 CURVES = {
     ("passages memory", "as trained"): "memory of 128 as trained",
     ("passages memory", "512"): "memory of 512",
-    ("passages memory", "512, clamped"): "memory of 512 clamped at 191",
-    ("passages shaw", "as trained"): "memory of 128 with Shaw's positions",
-    ("passages shaw", "512"): "memory of 512 with Shaw's positions",
     ("passages alone", "window"): "trained without memory by a window of 64",
 }
 """Of passages, by kind and way of reading."""
-DRAWN = [name for name in CURVES.values() if "Shaw" not in name and "clamped" not in name]
 
 
 def list_tables(records: Records) -> list[results.Rows]:
@@ -77,10 +73,9 @@ def draw(records: Records, folder: Path) -> None:
     labels = {"xlabel": "distance to the value (tokens)"}
     labels |= {"ylabel": f"values recalled (%; by guessing {GUESSING:g})"}
     results.draw_lines(folder / "values.png", "Values recalled by distance", values, 8, 4, **labels)
-    passages = {name: line for name, line in collect_passages(records).items() if name in DRAWN}
     labels = {"xlabel": "tokens between the passages", "ylabel": "nats saved per token"}
     path, title = folder / "passages.png", "A passage that comes again"
-    results.draw_lines(path, title, passages, **labels)
+    results.draw_lines(path, title, collect_passages(records), **labels)
 
 
 def list_contrasts(records: Records) -> list[Contrast]:

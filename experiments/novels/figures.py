@@ -11,12 +11,11 @@ from experiments.results import Records
 
 READINGS = {"segments": "trained without memory", "window": "the same by a sliding window"}
 """Of the network without memory."""
-TRAINED, LONG = "plain 64", "plain 256"
+TRAINED = "plain 64"
 SAME_GAIN, SAME_LENGTH = 0.005, 0.002  # nats that count as no difference
 NAMES = {
     ("memory", TRAINED): "memory of 64",
     **{("alone", way): name for way, name in READINGS.items()},
-    ("shaw", TRAINED): "memory of 64 with Shaw's positions",
 }
 """Of rows, by kind and way of reading."""
 ByBook = Mapping[int, Sequence[float]]
@@ -96,23 +95,8 @@ def list_contrasts(records: Records) -> list[Contrast]:
         (f"{first:g} million tokens: {without}", save(records, first, "segments"), SAME_GAIN),
         (f"from {first:g} to {last:g} million tokens: growth of that saving", growth, SAME_GAIN),
         (longer, subtract_books(trained, chosen), SAME_LENGTH),
-        *contrast_positions(records),
     ]
     return [
         Contrast(name, [*average(saved).values()], "nats per token", margin, [*saved.values()])
         for name, saved, margin in rows
     ]
-
-
-def contrast_positions(records: Records) -> list[tuple[str, ByBook, float]]:
-    """Return what the paper's positions save beside Shaw's: as trained, and of a longer memory."""
-    shaw = [record["millions"] for record in results.select(records, kind="shaw")]
-    if not shaw:
-        return []
-    name = f"{max(shaw):g} million tokens: the paper's positions against Shaw's"
-    trained, longer = (
-        subtract_books(*(collect(records, kind, max(shaw), way) for kind in ("shaw", "memory")))
-        for way in (TRAINED, LONG)
-    )
-    costs = subtract_books(longer, trained)
-    return [(name, trained, SAME_GAIN), (f"{name} (cost of a memory of 256)", costs, SAME_LENGTH)]

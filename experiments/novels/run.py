@@ -15,13 +15,8 @@ from txl_lightning import TransformerXL
 
 SEGMENT, ROWS, BOOK_TOKENS, BEFORE = 64, 16, 12_000, 1024
 CLAMP = 2 * SEGMENT - 1
-MEMORY = {"model.net.mem_len": SEGMENT}
-KINDS: dict[str, dict[str, Any]] = {
-    "memory": MEMORY,
-    "alone": {"model.net.mem_len": 0},
-    "shaw": MEMORY | {"model.net.positions": "shaw", "model.net.clamp_len": CLAMP},
-}
-MILLIONS = {"memory": (1, 2, 4, 14), "alone": (1, 2, 4, 14), "shaw": (4,)}
+KINDS = {"memory": {"model.net.mem_len": SEGMENT}, "alone": {"model.net.mem_len": 0}}
+MILLIONS = (1.0, 2.0, 4.0, 14.0)
 LARGE = 4  # million tokens from which on other lengths are read
 OPTIONS = {
     **common.QUICKSTART,
@@ -43,10 +38,10 @@ FAST |= {"data.order": "ordered", "data.batch_size": 2, "data.document_unit": No
 
 
 def main() -> None:
-    more = {"type": float, "nargs": "+", "help": f"millions of tokens; default: {MILLIONS}"}
+    more = {"type": float, "nargs": "+", "default": MILLIONS, "help": "millions of tokens"}
     args = common.parse_args(__file__, __doc__, kinds=KINDS, millions=more)
     for kind in args.only:
-        for millions in (args.millions or MILLIONS[kind])[: 1 if args.fast else None]:
+        for millions in args.millions[: 1 if args.fast else None]:
             for seed in args.seeds:
                 name = f"{kind} {millions:g} {seed}"
                 common.measure_once(args, name, measure, kind, millions, seed)
@@ -82,7 +77,7 @@ def choose_ways(kind: str, millions: float) -> dict[str, dict[str, Any]]:
         return ways | {"window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}}
     is_large = millions >= LARGE
     lengths = LENGTHS if is_large else (SEGMENT,)
-    for name, more in WAYS.items() if kind == "memory" and is_large else [("plain", {})]:
+    for name, more in WAYS.items() if is_large else [("plain", {})]:
         for mem_len in lengths:
             ways[f"{name} {mem_len}"] = {"mem_len": mem_len, "tgt_len": SEGMENT} | more
     return ways
