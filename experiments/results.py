@@ -71,11 +71,6 @@ def compare(name: str, better: BySeed, worse: BySeed, unit: str, margin: float) 
     return Contrast(name, subtract(worse, better), unit, margin)
 
 
-def percent_less(better: BySeed, worse: BySeed) -> list[float]:
-    """Return by how many percent values are less than others, of the seeds that both have."""
-    return [100 * (1 - better[seed] / worse[seed]) for seed in sorted(better.keys() & worse.keys())]
-
-
 def spread(values: Collection[float]) -> tuple[float, float]:
     """Return mean and standard deviation (0 for one value)."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any]:
-    """Return mean nats, and their standard error, at each position of a segment."""
+    """Return mean nats at each position of a segment."""
     sizes = FAST if args.fast else SIZES
     recurrence = reading == "memory"
     row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal")
@@ -37,10 +37,8 @@ def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any
     ids = np.array_split(run.store.ids("test"), PARTS)[seed % PARTS]
     ids = ids[: (64 if args.fast else SEGMENTS) * length]
     nats_GL = nats_by_position(run.net, ids, length, reading)
-    error_L = np.nanstd(nats_GL, axis=0, ddof=1) / len(nats_GL) ** 0.5
     fields = {"reading": reading, "seed": seed, "segment": length, "unit": run.store.vocab.unit}
-    fields |= {"nats": np.nanmean(nats_GL, axis=0).tolist(), "error": error_L.tolist()}
-    fields |= {"mean": float(np.nanmean(nats_GL)), "segments": len(nats_GL)}
+    fields |= {"nats": np.nanmean(nats_GL, axis=0).tolist(), "mean": float(np.nanmean(nats_GL))}
     # A window computes a whole segment for each token that it scores.
     return fields | {"computed": length if reading == "window" else 1} | run.describe()
 

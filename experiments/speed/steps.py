@@ -35,7 +35,7 @@ class Steps:
                 # Of the segment that filled the memory, at last.
                 self.nats_BL = contestant(text[:, :-1], text[:, 1:])
         text = draw_text(case, case.tgt_len)
-        self.step = partial(read_segment, contestant, text)
+        self.step = partial(torch.inference_mode()(contestant), text[:, :-1], text[:, 1:])
         if case.trains:
             optimizer = AdamW(contestant.net.parameters(), lr=1e-4, fused=True)
             self.step = partial(train_step, contestant, text, optimizer)
@@ -50,11 +50,6 @@ class Steps:
             self.step()
             seconds.append(time.perf_counter() - began)
         return seconds
-
-
-@torch.inference_mode()
-def read_segment(contestant: Any, text: Tensor) -> None:
-    contestant(text[:, :-1], text[:, 1:])
 
 
 def train_step(contestant: Any, text: Tensor, optimizer: AdamW) -> None:

@@ -60,7 +60,8 @@ def list_tables(records: Records) -> list[results.Rows]:
 
 def compare(records: Records, pair: tuple[str, str], way: str) -> list[float]:
     """Return by how many percent the first kind's perplexity is less, by seed."""
-    return results.percent_less(*(results.collect(records, way, kind=kind) for kind in pair))
+    better, worse = (results.collect(records, way, kind=kind) for kind in pair)
+    return [100 * (1 - better[seed] / worse[seed]) for seed in sorted(better.keys() & worse.keys())]
 
 
 def draw(records: Records, folder: Path) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from experiments import common
 from experiments.the_paper.rows import FAST, KINDS, Row, Sizes
-from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning import TransformerXL
 from txl_lightning.data.store import Store
 from txl_lightning.files import write_text
 
@@ -88,24 +87,12 @@ def segment_len(row: Row, sizes: Sizes) -> int:
 
 
 def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
-    """Return the network's settings; d_inner makes the numbers of parameters equal."""
     length = segment_len(row, sizes)
     mem_len = length if row.recurrence else 0
     net = {"n_layer": sizes.n_layer, "n_head": sizes.n_head, "d_model": sizes.d_model}
-    net |= {"norm": "pre", "init_std": 0.05, "mem_len": mem_len, "d_inner": 4 * sizes.d_model}
-    ours = count_parameters(net, sizes)
-    net |= {"positions": row.positions}
-    if row.positions != "sinusoidal":
-        net |= {"clamp_len": length + mem_len - 1}
-    surplus = count_parameters(net, sizes) - ours
-    net["d_inner"] -= round(surplus / (sizes.n_layer * (2 * sizes.d_model + 1)))
-    return net
-
-
-def count_parameters(net: dict[str, Any], sizes: Sizes) -> int:
-    with torch.device("meta"):
-        model = TransformerXL(TransformerXLConfig(n_token=sizes.n_token, **net))
-    return sum(weight.numel() for weight in model.parameters())
+    net |= {"d_inner": 4 * sizes.d_model + row.wider, "norm": "pre", "init_std": 0.05}
+    net |= {"mem_len": mem_len, "positions": row.positions}
+    return net | ({"clamp_len": length + mem_len - 1} if row.positions == "shaw" else {})
 
 
 def cut_pieces(store: Store, split: str, sizes: Sizes) -> np.ndarray:
