@@ -161,6 +161,34 @@ def draw_curves(
     draw_lines(path, title, lines, **labels)
 
 
+def draw_panels(
+    path: Path,
+    unit: str,
+    panels: Mapping[str, Mapping[str, BySeed]],
+    references: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Draw the values of each seed, a panel for each text; references beside them are gray."""
+    panels = {title: rows for title, rows in panels.items() if any(rows.values())}
+    if not panels:
+        return
+    names = {name for title, rows in panels.items() for name in (*rows, *references[title])}
+    n_line = len("\n".join(names).splitlines())
+    inches = max(8, 2.3 * len(panels) + 2), 0.28 * n_line + 1.2
+    with open_figure(path, len(panels), inches) as every:
+        for axes, (title, rows) in zip(every, panels.items(), strict=True):
+            for name, found in rows.items():
+                axes.plot([*found.values()], [name] * len(found), "o", color=COLOURS[0])
+            for name, value in references[title].items():
+                axes.plot(value, name, "D", color=COLOURS[-1])
+            seeds = count_seeds(*(len(found) for found in rows.values() if found))
+            axes.set_title(f"{title} ({seeds})", fontsize=11)
+            axes.margins(x=0.1, y=0.5 / len(names))
+            axes.locator_params(axis="x", nbins=5)
+        every[0].invert_yaxis()
+        label = f"{unit} (fewer is better; a dot is a seed)"
+        every[0].figure.supxlabel(label, fontsize=10)
+
+
 @dataclass(frozen=True)
 class Readings:
     """Values of networks by the way they are read, of which fewer are better.
@@ -206,29 +234,9 @@ class Readings:
         ]
 
     def draw(self, records: Records, folder: Path) -> None:
-        """Draw the values of each seed, a panel for each text; those of compressors are gray."""
         panels = {
             title: {name: self.collect(records, *key) for key, name in rows.items()}
             for title, rows in self.panels.items()
         }
-        panels = {title: rows for title, rows in panels.items() if any(rows.values())}
-        others = list_compressors(records)
-        if not panels:
-            return
-        n_line = len("\n".join([*next(iter(panels.values())), *others]).splitlines())
-        inches = 8, 0.28 * n_line + 1.2
-        path = folder / f"{self.picture}.png"
-        with open_figure(path, len(panels), inches) as every:
-            for axes, (title, rows) in zip(every, panels.items(), strict=True):
-                for name, found in rows.items():
-                    axes.plot([*found.values()], [name] * len(found), "o", color=COLOURS[0])
-                for name, value in others.items():
-                    axes.plot(value, name, "D", color=COLOURS[-1])
-                seeds = count_seeds(*(len(found) for found in rows.values() if found))
-                axes.set_title(f"{title} ({seeds})", fontsize=11)
-                axes.margins(x=0.1, y=0.5 / len(rows | others))
-                axes.locator_params(axis="x", nbins=5)
-            every[0].invert_yaxis()
-            every[0].figure.supxlabel(
-                f"{self.unit} (fewer is better; a dot is a seed)", fontsize=10
-            )
+        references = dict.fromkeys(panels, list_compressors(records))
+        draw_panels(folder / f"{self.picture}.png", self.unit, panels, references)
