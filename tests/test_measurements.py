@@ -206,16 +206,6 @@ def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatc
     assert found["after"] < found["alone"]
 
 
-def test_recipe_of_nanogpt_is_also_scored_by_random_segments_without_memory(args, finished):
-    found = tiny_shakespeare.measure(args, "recipe", 4)["nats_of_batches"]
-    ids = finished.store.ids("val").astype(np.int64)
-    starts = np.random.default_rng(4).integers(len(ids) - 64, size=240)
-    places = (starts[:, None] + np.arange(1, 65)).ravel()
-    nats = nats_of(finished.net, ids, places, np.tile(np.arange(1, 65), 240))
-    assert found == pytest.approx(nats.mean(), rel=1e-6)
-    assert "nats_of_batches" not in tiny_shakespeare.measure(args, "plain", 4)
-
-
 @pytest.mark.parametrize(
     ("experiment", "memory", "plain"),
     [
