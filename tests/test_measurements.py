@@ -283,7 +283,7 @@ def test_an_lstm_of_linear_maps_computes_what_torchs_does(make_net):
 
 
 def test_equal_attention_length_has_equal_tokens_of_an_update_and_equal_minutes(args, monkeypatch):
-    monkeypatch.setattr(attention_length, "find_prefix", lambda: Path("prefix.txt"))
+    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     records = json.loads(args.out.read_text())["records"]
     records["pace"]["step_seconds"] |= {"enwik8_prefix, segment": 0.2}
     args.out.write_text(json.dumps({"records": records}))

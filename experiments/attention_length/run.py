@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from experiments import common, pace
-from experiments.depth.run import find_prefix
+from experiments.depth import run as depth
 from experiments.results import load_records
 
 NETS = {
@@ -24,15 +24,10 @@ READINGS: dict[str, dict[str, dict[str, int]]] = {
         "window": {"mem_len": 0, "tgt_len": 8, "ext_len": 184},
     },
 }
-OPTIONS = common.MUON | common.flatten(
-    {
-        "model.net": {"n_layer": 4, "n_head": 4, "d_model": 128, "norm": "pre"},
-        "trainer": {"gradient_clip_val": 1.0, "limit_val_batches": 100},
-    }
-)
+# The network and the optimizer of depth.
+OPTIONS = depth.OPTIONS | {"model.net.n_layer": 4}
 SUBWORDS = {"data.corpus": "python_source", "data.vocab": "bpe", "data.subwords.n_token": 4096}
 N_TOKEN = {"python_source": 4096, "enwik8_prefix": 256}
-FIRST_RATE, TUNING_SEED = 6e-3, 0
 # It needs no download.
 FAST = common.FAST | {"data.corpus": "python_source"}
 
@@ -54,8 +49,8 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
 
 
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
-    train_with = partial(train, args, kind, TUNING_SEED, args.minutes / 4)
-    return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
+    train_with = partial(train, args, kind, depth.TUNING_SEED, args.minutes / 4)
+    return common.choose_rate(kind, train_with, depth.FIRST_RATE, args.fast)
 
 
 def train(args: Namespace, kind: str, seed: int, minutes: float, rate: float) -> common.TrainedRun:
@@ -67,7 +62,7 @@ def train(args: Namespace, kind: str, seed: int, minutes: float, rate: float) ->
     elif text == "python_source":
         options |= SUBWORDS
     else:
-        options |= {"data.path": str(find_prefix()), "data.vocab": "bytes"}
+        options |= {"data.path": str(depth.find_prefix()), "data.vocab": "bytes"}
     name = f"{kind.replace(',', '')} {seed} {minutes:g} {rate:g}"
     return common.train(args, name, seed, options)
 

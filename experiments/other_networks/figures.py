@@ -1,10 +1,10 @@
 """Tables and figure of an LSTM beside a Transformer-XL, from results.json alone."""
 
 from pathlib import Path
-from typing import Any
 
 from experiments import results
 from experiments.contrasts import Contrast
+from experiments.words.figures import count_minutes
 
 NETWORKS = {"xl": "Transformer-XL", "lstm": "LSTM"}
 MEASURED = {"text": "bits_per_byte", "recall": "accuracy"}
@@ -36,10 +36,6 @@ def draw(records: results.Records, folder: Path) -> None:
     labels = {"xlabel": "minutes of training", "ylabel": "bits per byte of the validation text"}
     path, title = folder / "other_networks.png", "Python source, 2.5 minutes"
     results.draw_curves(path, title, runs, "val/bits_per_byte", count_minutes, **labels)
-
-
-def count_minutes(record: dict[str, Any]) -> float:
-    return record["minutes"] / record["steps"]
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:

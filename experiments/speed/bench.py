@@ -10,8 +10,7 @@ beside it.
 
 import argparse
 import os
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +59,9 @@ def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
             print(steps.format_case(cases[-1]), flush=True)
     for name, reason in left_out.items():
         print(f"left out: {name}: {reason}")
-    options = {"versions": find_versions(), "threads": args.threads, "rounds": args.rounds}
+    versions = {each.name: each.version for each in distributions() if each.name in VERSIONS}
+    options = {"versions": versions, "threads": args.threads, "rounds": args.rounds}
     return options | {"left_out": left_out, "cases": cases}
-
-
-def find_versions() -> dict[str, str]:
-    versions = {}
-    for name in VERSIONS:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
 
 
 def make_steps(
