@@ -6,7 +6,7 @@ A figures.py needs this file and its results.json, but no torch. It defines
     list_contrasts(records)   what is compared; claims.yaml names those that get a word
     draw(records, folder)     the pictures
 
-and pages.py writes them.
+or FIGURES, which has them, and pages.py writes them.
 """
 
 import json

@@ -5,7 +5,6 @@ import math
 import re
 import subprocess
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -93,8 +92,7 @@ def test_primary_contrasts_are_few_and_each_is_one_of_its_folder():
     assert max(Counter(each.folder for each in pages.PRIMARY).values()) <= 3
     assert all(each.why for each in pages.PRIMARY)
     for each in pages.PRIMARY:
-        figures = import_module(f"experiments.{each.folder}.figures")
-        found = figures.list_contrasts(results.get(each.folder, {}))
+        found = pages.import_figures(each.folder).list_contrasts(results.get(each.folder, {}))
         assert each.contrast in {contrast.name for contrast in found}, each
 
 

@@ -306,10 +306,10 @@ def test_networks_of_depth_have_equal_updates_but_one_has_as_many_more_as_it_is_
 ):
     monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     args.fast = False
-    options = {kind: depth.measure(args, kind, 1)["options"] for kind in depth.LAYERS}
+    options = {kind: depth.measure(args, kind, 1)["options"] for kind in depth.KINDS}
     steps = {kind: each["trainer.max_steps"] for kind, each in options.items()}
     # Steps of 0.3 seconds with memory, and of 0.2 without.
-    assert steps == dict.fromkeys(depth.LAYERS, 1500) | {"4, more updates": 2250}
+    assert steps == dict.fromkeys(depth.KINDS, 1500) | {"4, more updates": 2250}
     nets = [(each["model.net.n_layer"], each["model.net.mem_len"]) for each in options.values()]
     assert nets == [(4, 128), (4, 0), (4, 0), (8, 0), (12, 0)]
 

@@ -47,7 +47,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text, and the nats saved on copies at each validation."""
     row, sizes = ROWS[kind], training.pick_sizes(args)
     options = training.fit_options(row, sizes, seed, 4 * TIMES)
-    options |= training.text_options(None, sizes)
+    options |= training.text_options(sizes)
     options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
     options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}
     options["trainer.callbacks"] = [{"class_path": "experiments.copying.run.CopyProbe"}]

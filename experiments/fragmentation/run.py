@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from experiments.the_paper.rows import FAST, Row, Sizes
+from experiments.the_paper.rows import ALONE, FAST, MEMORY, Sizes
 from experiments.the_paper.training import fit_options, text_options
 from txl_lightning import TransformerXL, stream_nats
 
@@ -29,9 +29,8 @@ def main() -> None:
 def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any]:
     """Return mean nats at each position of a segment."""
     sizes = FAST if args.fast else SIZES
-    recurrence = reading == "memory"
-    row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal")
-    options = text_options(None, sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
+    row = MEMORY if reading == "memory" else ALONE
+    options = text_options(sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
     run = common.train(args, f"{row.name} {seed}", seed, options)
     length = options["data.tgt_len"]
     ids = np.array_split(run.store.ids("test"), PARTS)[seed % PARTS]

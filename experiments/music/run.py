@@ -75,11 +75,8 @@ def measure_nats(
 ) -> float:
     """Return the nats of all tokens of pieces by their notes; each piece is read alone."""
     nats = sum(stream_nats(net, ids_T, batch_size=1, **how).double().sum() for ids_T in pieces)
-    return float(nats) / sum(count_notes(ids_T, names) for ids_T in pieces)
-
-
-def count_notes(ids_T: np.ndarray, names: list[str]) -> int:
-    return sum(names[index].startswith("Pitch_") for index in ids_T)
+    notes = sum(names[index].startswith("Pitch_") for ids_T in pieces for index in ids_T)
+    return float(nats) / notes
 
 
 if __name__ == "__main__":

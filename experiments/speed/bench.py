@@ -28,13 +28,6 @@ VERSIONS = ("torch", "transformers", "x-transformers", "labml-nn", "labml", "num
 
 
 def main() -> None:
-    args = parse_arguments()
-    torch.set_num_threads(args.threads)
-    torch.set_flush_denormal(True)
-    write_results(args, "bench", measure_cases(args), draw_bench)
-
-
-def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     names = [case.name for case in CASES]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CASE")
@@ -42,7 +35,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kernels", nargs="+", choices=kernels, default=[], help="ours with these")
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--original", type=Path, help="checkout of kimiyoung/transformer-xl")
-    return parse_args(parser)
+    args = parse_args(parser)
+    torch.set_num_threads(args.threads)
+    torch.set_flush_denormal(True)
+    write_results(args, "bench", measure_cases(args), draw_bench)
 
 
 def measure_cases(args: argparse.Namespace) -> dict[str, Any]:

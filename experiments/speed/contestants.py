@@ -176,9 +176,8 @@ def make_contestant(name: str, case: Case, original: Path | None):
         return Ours(case, name.partition(", ")[2] or None)
     if name == ORIGINAL:
         return Original(case, original)
-    return {"Hugging Face": HuggingFace, "labml-nn": Labml, "x-transformers": XTransformers}[name](
-        case
-    )
+    peers = {"Hugging Face": HuggingFace, "labml-nn": Labml, "x-transformers": XTransformers}
+    return peers[name](case)
 
 
 def find_missing() -> dict[str, str]:

@@ -21,7 +21,7 @@ def main() -> None:
 
 def choose_rate(args: Namespace, row: Row) -> dict[str, Any]:
     sizes, losses = training.pick_sizes(args), {}
-    text = training.text_options(None, sizes)
+    text = training.text_options(sizes)
     for rate in training.RATES[: 2 if args.fast else None]:
         name = f"rate {row.name} {rate:g}"
         run = training.train_row(args, name, row, 1, training.TUNING_SEED, rate, text)
@@ -36,7 +36,6 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     how, sizes = KINDS[kind], training.pick_sizes(args)
     rate = load_records(args.out)[f"rate {how.row.name}"]["rate"]
     run = training.train_kind(args, kind, seed, rate)
-    options = run.options
     length = training.segment_len(how.row, sizes)
     lengths = {"mem_len": run.net.config.mem_len, "tgt_len": length}
     passages = score_copies(run.net, run.store.ids("test"), GAP, seed, lengths)
@@ -48,7 +47,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
         "saved_on_copy": passages["control"] - passages["copy"],
         "segments": training.score_segments(run.net, test_PT, how.row, sizes),
         # That training computes, those read again included.
-        "tokens": length * options["data.batch_size"] * options["trainer.max_steps"],
+        "tokens": length * run.options["data.batch_size"] * run.options["trainer.max_steps"],
     }
     best = training.measure_best_length(run.net, run.store, how.row, sizes)
     return record | best | run.describe()

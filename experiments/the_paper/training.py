@@ -31,12 +31,12 @@ def pick_sizes(args: Namespace) -> Sizes:
 
 def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.TrainedRun:
     """Return the run of a kind; shuffled lines have the vocabulary of the text in order."""
-    how, text = KINDS[kind], text_options(None, pick_sizes(args))
+    how, text = KINDS[kind], text_options(pick_sizes(args))
     if how.is_shuffled:
         # Any run of the text in order.
         name = f"rate {how.row.name} {RATES[0]:g}"
         ordered = train_row(args, name, how.row, 1, TUNING_SEED, RATES[0], text)
-        text = text_options(shuffle_lines(ordered, args.runs / "lines"), pick_sizes(args))
+        text |= {"data.path": shuffle_lines(ordered, args.runs / "lines"), "data.corpus": None}
         text["data.vocab"] = str(ordered.folder / "vocab.json")
     return train_row(args, f"{kind} {seed}", how.row, how.times, seed, rate, text)
 
@@ -48,10 +48,9 @@ def train_row(
     return common.train(args, name, seed, options)
 
 
-def text_options(path: list[str] | None, sizes: Sizes) -> dict[str, Any]:
-    text = {"data.path": path} if path else {"data.corpus": "python_source"}
+def text_options(sizes: Sizes) -> dict[str, Any]:
     subwords = {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
-    return text | {"data.vocab": sizes.vocab} | subwords
+    return {"data.corpus": "python_source", "data.vocab": sizes.vocab} | subwords
 
 
 def shuffle_lines(run: common.TrainedRun, folder: Path) -> list[str]:

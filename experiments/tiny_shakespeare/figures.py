@@ -16,7 +16,4 @@ CONTRASTS = {
     "memory against zero memory at evaluation": (OURS, ZERO),
 }
 UNIT, PANELS = "nats per character", {"Tiny Shakespeare": NAMES}
-NATS = Readings("nats_by_mem_len", UNIT, 0.01, NAMES, CONTRASTS, "tiny_shakespeare", PANELS)
-list_tables = NATS.list_tables
-list_contrasts = NATS.list_contrasts
-draw = NATS.draw
+FIGURES = Readings("nats_by_mem_len", UNIT, 0.01, NAMES, CONTRASTS, "tiny_shakespeare", PANELS)
