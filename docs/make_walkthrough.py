@@ -1,4 +1,4 @@
-"""Put the package's code into docs/walkthrough.md, below each line `<!-- code: FILE NAMES -->`.
+"""Put the package's code into docs/walkthrough.md, below each line "```python FILE NAMES".
 
     python docs/make_walkthrough.py
 
@@ -13,7 +13,7 @@ from textwrap import dedent
 
 PAGE = Path(__file__).with_name("walkthrough.md")
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
-BLOCK = re.compile(r"<!-- code: (\S+) ([\w.: ]+) -->\n(?:```python\n.*?```\n)?", re.DOTALL)
+BLOCK = re.compile(r"```python (\S+) ([\w.: ]+)\n.*?```\n", re.DOTALL)
 
 
 def insert_code(text: str) -> str:
@@ -23,8 +23,8 @@ def insert_code(text: str) -> str:
 
 def make_block(match: re.Match[str]) -> str:
     file, names = match.groups()
-    code = "\n\n\n".join(read_code(PACKAGE / file, name) for name in names.split())
-    return f"<!-- code: {file} {names} -->\n```python\n{code}\n```\n"
+    code = "\n\n".join(read_code(PACKAGE / file, name) for name in names.split())
+    return f"```python {file} {names}\n{code}\n```\n"
 
 
 def read_code(path: Path, name: str) -> str:

@@ -22,7 +22,7 @@ from jsonargparse import (
 
 from .errors import invalid, prefix_errors, require, shorten, suggest_key
 from .files import find_config
-from .imports import REFUSED
+from .imports import REFUSED, names_class
 from .option_values import GroupAction, GroupOption, TypedOption, ValueOption, format_value
 
 PROGRAM = "txl-lightning"
@@ -218,11 +218,11 @@ class Parser(ArgumentParser):
         if self.command and settings.get("config") is not None:
             expected = "--config on the command line, once for each file"
             raise TypeError(str(invalid("config", format_value(settings["config"]), expected)))
-        self.drop_empty_sections(settings)
+        self.adapt_sections(settings)
         return self._apply_actions(settings, prev_cfg=prev_cfg)
 
-    def drop_empty_sections(self, settings: dict[str, Any], above: str = "") -> None:
-        """Remove sections without content; a list or a number in place of one is a TypeError."""
+    def adapt_sections(self, settings: dict[str, Any], above: str = "") -> None:
+        """Remove empty sections; write a class as {class_path: ...}; no list or number is one."""
         for name, value in [*settings.items()]:
             key = f"{above}{name}"
             if key not in self.groups:
@@ -230,8 +230,11 @@ class Parser(ArgumentParser):
             if value is None:
                 del settings[name]
             elif isinstance(value, dict):
-                self.drop_empty_sections(value, f"{key}.")
-            # A text is the path of a file with the section.
+                self.adapt_sections(value, f"{key}.")
+            # As an option, --model.net my_package.MyConfig.
+            elif names_class(value) and f"{key}.class_path" in self.names:
+                settings[name] = {"class_path": value}
+            # Any other text is the path of a file with the section.
             elif not isinstance(value, str):
                 shown = shorten(format_value(value))
                 raise TypeError(f"{key}: invalid {shown}; expected settings by name")

@@ -30,6 +30,11 @@ def is_class_path(name: Any) -> bool:
     return all(map(str.isidentifier, parts)) and len(parts) > 1 and parts[-1][0].isupper()
 
 
+def names_class(text: Any) -> bool:
+    """Return True for the path of a class, unless a file has that name."""
+    return is_class_path(text) and not os.path.exists(text)
+
+
 def import_class(key: str, name: str) -> Any:
     """Import the class that a setting names; a ClassError if it is not allowed, or is missing."""
     module, _, attribute = name.rpartition(".")

@@ -46,7 +46,7 @@ def draw(records: results.Records, folder: Path) -> None:
         return
     setup, minutes = done[-1]
     runs = {name: find(records, net, setup, minutes) for net, name in NETS.items()}
-    title = f"WikiText-2, {SETUPS[setup, minutes]}"
+    title = f"WikiText-2, {minutes:g} minutes, {setup}"
     labels = {"xlabel": "minutes of training", "ylabel": "nats per word of the validation text"}
     results.draw_curves(folder / "words.png", title, runs, "val/nats", count_minutes, **labels)
 

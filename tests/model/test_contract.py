@@ -162,6 +162,26 @@ def test_faults_of_rows_and_of_the_loss_are_refused_with_the_reason(own_package,
         check_network(net)
 
 
+def test_memory_with_a_gradient_is_refused_with_its_name(own_package, monkeypatch):
+    forward = own_package.MyNetwork.forward
+
+    def keep_gradient(net, *inputs):
+        logits_BLV, memory = forward(net, *inputs)
+        return logits_BLV, memory._replace(h_BD=memory.h_BD + 0 * net.head.bias.sum())
+
+    monkeypatch.setattr(own_package.MyNetwork, "forward", keep_gradient)
+    with pytest.raises(ValueError, match="network: h_BD of the memory has a gradient; detach it"):
+        check_network(own_package.MyConfig(n_token=11, width=8).build())
+
+
+def test_error_of_torch_is_a_reason_in_one_line(own_package, monkeypatch):
+    monkeypatch.setattr(own_package.MyMemory, "rows", lambda memory, index_B: memory)
+    with pytest.raises(
+        ValueError, match=r"^network: [^\n]+; docs/own_network\.md has the contract$"
+    ):
+        check_network(own_package.MyConfig(n_token=11, width=8).build())
+
+
 def ignore_documents(forward, tokens_BL, memory, doc_pos_BL, n_reread):
     return forward(tokens_BL, memory, None, n_reread)
 

@@ -1,4 +1,4 @@
-"""A run's weights on another text, a run that was moved, and one that EarlyStopping has ended."""
+"""A run's weights on another text, a run that was moved, and which run is resumed."""
 
 import shutil
 from pathlib import Path
@@ -62,6 +62,18 @@ def test_a_moved_run_is_not_started_anew_in_its_old_place(refused, accepted, sma
     code, line = refused("fit", f"--config={config}", "--resume=auto")
     assert (code, line.endswith("give --trainer.default_root_dir new")) == (4, True), line
     assert not (tmp_path / "old").exists()
+
+
+def test_a_run_whose_config_is_given_is_resumed_though_another_one_is_newer(
+    accepted, small, tmp_path
+):
+    runs = tmp_path / "runs"
+    for _ in range(2):
+        accepted("fit", *small, f"--trainer.default_root_dir={runs}")
+    config = runs / "version_0" / "config.yaml"
+    accepted("fit", f"--config={config}", "--resume=auto", "--trainer.max_steps=6")
+    paths = [runs / f"version_{n}" / "checkpoints" / "last.ckpt" for n in (0, 1)]
+    assert [load_checkpoint(path).saved["global_step"] for path in paths] == [6, 4]
 
 
 def test_a_run_on_its_own_text_continues_with_its_settings_of_that_text(

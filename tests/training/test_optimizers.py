@@ -86,6 +86,12 @@ def test_every_optimizer_learns_and_decays_only_the_layers_matrices(name):
     assert losses[-1] < losses[0] - 0.1
 
 
+def test_muon_is_refused_for_a_network_that_gives_it_no_weight():
+    net = nn.ModuleDict({"cell": nn.GRUCell(2, 2), "head": nn.Linear(2, 9)})
+    with pytest.raises(ValueError, match=r"model\.optim\.name: invalid muon; expected another"):
+        make_optimizer(OptimConfig(name="muon"), net)
+
+
 def take_one_step(name: str, gradient, weight_decay=0.0) -> torch.Tensor:
     """Return a matrix of ones after one step."""
     net = nn.Linear(2, 2, bias=False)

@@ -11,12 +11,19 @@ from torch.nn.functional import cross_entropy
 from .contract import Network
 
 
-@torch.no_grad()
 def check_network(net: Network, tgt_len: int = 8) -> None:
     """Raise ValueError if a network looks ahead, mixes rows, or remembers or scores wrong tokens.
 
     A copy is checked, in float64 and with random weights. Its memory must hold tgt_len tokens.
     """
+    try:
+        check_copy(net, tgt_len)
+    except RuntimeError as error:
+        raise describe_problem(error) from error
+
+
+@torch.no_grad()
+def check_copy(net: Network, tgt_len: int) -> None:
     random = torch.Generator().manual_seed(0)
     net = deepcopy(net).cpu().double().eval()
     for parameter in net.parameters():
@@ -42,6 +49,15 @@ def check_network(net: Network, tgt_len: int = 8) -> None:
     second_BLV, _ = net(tokens_BL[:, tgt_len:], memory)
     require_equal(second_BLV, whole_BLV[:, tgt_len:], "memory has tokens of n_reread")
     check_documents(net, tokens_BL, whole_BLV)
+    check_gradients(net, tokens_BL)
+
+
+@torch.enable_grad()
+def check_gradients(net: Network, tokens_BL: torch.Tensor) -> None:
+    _, memory = net(tokens_BL)
+    for name, tensor in memory.tensors().items():
+        if tensor.requires_grad:
+            raise describe_problem(f"{name} of the memory has a gradient; detach it")
 
 
 def check_targets(net: Network, tokens_BL: torch.Tensor, whole_BLV: torch.Tensor) -> None:
@@ -74,4 +90,9 @@ def check_documents(net: Network, tokens_BL: torch.Tensor, whole_BLV: torch.Tens
 def require_equal(actual: torch.Tensor, expected: torch.Tensor, problem: str) -> None:
     # Some networks compute in float32 in any case.
     if not torch.allclose(actual.double(), expected.double(), rtol=1e-4, atol=1e-4):
-        raise ValueError(f"network: {problem}; docs/own_network.md has the contract")
+        raise describe_problem(problem)
+
+
+def describe_problem(problem: object) -> ValueError:
+    text = " ".join(str(problem).split())
+    return ValueError(f"network: {text}; docs/own_network.md has the contract")

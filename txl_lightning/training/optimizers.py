@@ -173,6 +173,8 @@ def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     inner = {"params": [p for p in trained if p in matrices], "weight_decay": config.weight_decay}
     rest = {"params": [p for p in trained if p not in matrices], "weight_decay": 0.0}
     if config.name == "muon":
+        expected = "another optimizer: this network has no nn.Linear to train besides its head"
+        require(bool(inner["params"]), "model.optim.name", config.name, expected)
         inner |= {"orthogonal": True, "lr": config.muon_lr or config.lr}
     optimizer_type, settings = OPTIMIZERS[config.name]
     options = {name: getattr(config, name) for name in settings}

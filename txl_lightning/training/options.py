@@ -25,7 +25,7 @@ from ..errors import (
     require_at_least,
 )
 from ..files import find_config, load_yaml
-from ..imports import is_class_path
+from ..imports import names_class
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
 from ..model.config import CLASS, find_config_class
@@ -210,9 +210,10 @@ def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
     given, others = take_option(words, "--model.net")
     for config in load_configs(words):
         with suppress(LookupError, TypeError):
-            name = config["model"]["net"][CLASS]
+            net = config["model"]["net"]
+            name = net if names_class(net) else net[CLASS]
     # Any other value is a file, or YAML, with the whole group.
-    if given and is_class_path(given[-1]) and not Path(given[-1]).exists():
+    if given and names_class(given[-1]):
         words = [*others, f"--model.net.{CLASS}={given[-1]}"]
     return words, [name, *take_option(words, f"--model.net.{CLASS}")[0]][-1]
 

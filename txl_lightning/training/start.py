@@ -18,7 +18,7 @@ from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..files import load_yaml
 from ..model.config import CLASS, LEARNED
-from ..runs.folder import CHECKPOINTS, VOCAB, list_versions, remove_partial_files
+from ..runs.folder import CHECKPOINTS, CONFIG, VOCAB, list_versions, remove_partial_files
 from .callbacks.checkpointing import has_stopped, is_validation_due
 from .callbacks.save_run import print_once
 from .callbacks.time_budget import TimeBudget
@@ -45,7 +45,7 @@ def find_start(
     """Load the checkpoint to start from; return None for a new run.
 
     ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root,
-    fetched from the mirror if that has a newer one.
+    fetched from the mirror if that has a newer one. A config.yaml in a run's folder there names it.
     """
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
@@ -58,7 +58,8 @@ def find_start(
     if rank_zero_only.rank == 0:
         remove_partial_files(root)
     fetched = fetch_newer(mirror, root) if mirror else []
-    checkpoint, problems = find_latest(root)
+    named = [each for each in list_given_runs(words) if each.parent.resolve() == root.resolve()]
+    checkpoint, problems = find_latest(root, named[-1:])
     for problem in [*fetched, *problems]:
         print_once(f"warning: {problem}; passed over")
     if checkpoint is None and (resume == "must" or ckpt_path == "last"):
@@ -115,15 +116,21 @@ def list_texts(data: Namespace | dict[str, Any]) -> list[Any]:
     return [data.get(name) for name in TEXTS]
 
 
+def list_given_runs(words: Sequence[str]) -> list[Path]:
+    """Return the folders of the runs whose config.yaml is given, in the order of the words."""
+    paths = [Path(config).absolute() for config in take_option([*words], "-c", "--config")[0]]
+    folders = [path.parent for path in paths if path.name == CONFIG]
+    return [folder for folder in folders if (folder / CHECKPOINTS).is_dir()]
+
+
 def refuse_moved_run(words: Sequence[str], root: Path) -> None:
     """Refuse to start anew where a config is of a run that is not in its own folder of runs."""
-    for config in [] if list_versions(root) else take_option([*words], "-c", "--config")[0]:
-        folder = Path(config).absolute().parent
-        if not (folder / CHECKPOINTS).is_dir() or folder.parent.resolve() == root.resolve():
+    for folder in [] if list_versions(root) else list_given_runs(words):
+        if folder.parent.resolve() == root.resolve():
             continue
-        settings = load_yaml(Path(config).read_text(encoding="utf-8"))
+        settings = load_yaml((folder / CONFIG).read_text(encoding="utf-8"))
         if settings["trainer"]["default_root_dir"] == str(root):
-            where = f"{config} is of a run in {folder.parent}"
+            where = f"{folder / CONFIG} is of a run in {folder.parent}"
             raise CheckpointError(
                 f"resume: nothing under {root}; {where}: "
                 f"give --trainer.default_root_dir {folder.parent}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ...errors import ClassError, DataError, invalid_text
-from ...imports import import_class, is_class_path
+from ...imports import import_class, is_class_path, names_class
 
 if TYPE_CHECKING:
     from ..text_files import FileSlice
@@ -234,7 +234,7 @@ def build_vocabulary(
             from .subwords import train_subwords
 
             return train_subwords(name, documents, subwords)
-        case _ if is_class_path(name) and not Path(name).exists():
+        case _ if names_class(name):
             return import_class("data.vocab", name).from_documents(documents)
     from .words import Words
 
