@@ -28,8 +28,7 @@ from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.__main__ import describe_error, run
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.data.store import Store
-from txl_lightning.data.tasks import TaskStore
-from txl_lightning.errors import DataError
+from txl_lightning.errors import DataError, flatten_settings
 from txl_lightning.files import write_json
 from txl_lightning.machine import describe_environment
 
@@ -42,12 +41,8 @@ QUIET = {"trainer.enable_progress_bar": False, "report.html": False, "report.sam
 
 Options = Mapping[str, Any]
 """Settings of a command by key, as {"config": "configs/smoke.yaml", "data.tgt_len": 8}."""
-
-
-def flatten(settings: Mapping[str, Options]) -> dict[str, Any]:
-    """Return settings that are grouped by section as options: {"data": {"tgt_len": 8}}."""
-    return {f"{name}.{key}": group[key] for name, group in settings.items() for key in group}
-
+flatten = flatten_settings
+"""Return settings that are grouped by section as options: {"data": {"tgt_len": 8}}."""
 
 # As in configs/quickstart.yaml.
 MUON = {
@@ -81,12 +76,12 @@ def parse_args(
     seeds: Sequence[int] = (1, 2, 3),
     vary: str = "weights and data",
     kinds: Iterable[str] = (),
-    **more: str | dict[str, Any],
+    **more: dict[str, Any],
 ) -> argparse.Namespace:
     """Return the arguments of a run.py, and `origin`: its command, commit and machine.
 
     `vary` names what seeds vary, `kinds` the measurements of each seed, which --only selects.
-    `more` has further options by name: their help, or all arguments of add_argument.
+    `more` has further options by name: the arguments of add_argument.
     """
     folder = Path(script).parent
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
@@ -99,7 +94,6 @@ def parse_args(
     if kinds := list(kinds):
         more["only"] = {"nargs": "+", "choices": kinds, "default": kinds, "help": "kinds to train"}
     for name, keywords in more.items():
-        keywords = {"help": keywords} if isinstance(keywords, str) else keywords
         parser.add_argument(f"--{name}", **keywords)
     args = parser.parse_args()
     root = Path("runs", "fast" if args.fast else "experiments")
@@ -153,13 +147,12 @@ class TrainedRun:
     folder: Path
     options: Options
     net: TransformerXL
-    store: Store | TaskStore
+    store: Store
 
     @property
     def text(self) -> str:
-        """The sha256 of train, val and test together; of a task, of its settings."""
-        is_task = isinstance(self.store, TaskStore)
-        return self.store.fingerprint if is_task else self.store.manifest["text"]
+        """The sha256 of train, val and test together."""
+        return self.store.manifest["text"]
 
     @property
     def parameters(self) -> int:

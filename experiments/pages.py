@@ -65,7 +65,8 @@ def show_other_results(folder: Path) -> None:
 
 
 def import_figures(name: str) -> Any:
-    return import_module(f"experiments.{name}.figures")
+    module = import_module(f"experiments.{name}.figures")
+    return getattr(module, "FIGURES", module)
 
 
 def list_contrasts(name: str, records: Records) -> list[Contrast]:
@@ -136,13 +137,10 @@ def format_index(results: Mapping[str, Records]) -> str:
         if contrast is None:
             rows.append([question.text, "not measured yet", "", "", "", "", link])
         else:
-            date = find_date(results[question.folder])
+            records = results[question.folder].values()
+            date = max(each["origin"]["date"] for each in records if "seed" in each)[:10]
             rows.append([question.text, *describe(contrast), judge(contrast), date, link])
     return format_table(rows)
-
-
-def find_date(records: Records) -> str:
-    return max(each["origin"]["date"] for each in records.values() if "seed" in each)[:10]
 
 
 def format_front(results: Mapping[str, Records]) -> str:

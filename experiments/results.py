@@ -6,7 +6,7 @@ A figures.py needs this file and its results.json, but no torch. It defines
     list_contrasts(records)   what is compared; claims.yaml names those that get a word
     draw(records, folder)     the pictures
 
-and pages.py writes them.
+or FIGURES, which has them, and pages.py writes them.
 """
 
 import json
@@ -24,16 +24,14 @@ from txl_lightning.analysis.plots import open_figure
 Records = Mapping[str, dict[str, Any]]
 Rows = Sequence[Sequence[Any]]
 BySeed = Mapping[int, float]
+Lines = Mapping[str, Mapping[Any, BySeed]]
+"""Values by name, by place on the x axis, and by seed."""
 Key = tuple[str, str]
 """A kind of network, and a way of reading."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """For colour-blind readers: Okabe and Ito (2008)."""
 COMPRESSORS = {"xz": "xz -9e", "ppmd": "PPMd (order 16, 1 GB)"}
-COMPRESSED = {
-    "alone": "alone",
-    "read": "after the text that the network has read",
-    "after": "after the training text",
-}
+COMPRESSED = {"alone": "alone", "after": "after the training text"}
 STYLES = [{"color": c, "marker": m} for c, m in zip(COLOURS, "osD^vP*", strict=True)]
 
 
@@ -71,11 +69,6 @@ def subtract(first: BySeed, second: BySeed) -> list[float]:
 def compare(name: str, better: BySeed, worse: BySeed, unit: str, margin: float) -> Contrast:
     """Return a contrast of values of which fewer are better, paired by seed."""
     return Contrast(name, subtract(worse, better), unit, margin)
-
-
-def percent_less(better: BySeed, worse: BySeed) -> list[float]:
-    """Return by how many percent values are less than others, of the seeds that both have."""
-    return [100 * (1 - better[seed] / worse[seed]) for seed in sorted(better.keys() & worse.keys())]
 
 
 def spread(values: Collection[float]) -> tuple[float, float]:
@@ -132,11 +125,22 @@ def draw_figure(path: Path, title: str, *inches: float, **settings: Any) -> Iter
             axes.figure.legend(**where, frameon=False, fontsize="small")
 
 
-def plot_seeds(axes: Any, places: Sequence[Any], rows: Rows, **style: Any) -> None:
-    """Plot the mean of one row of values per seed, and the standard deviation as bars."""
-    means, deviations = zip(*map(spread, zip(*rows, strict=True)), strict=True)
-    bars = deviations if len(rows) > 1 else None
-    axes.errorbar(places, means, yerr=bars, **{"markersize": 4, "capsize": 3} | style)
+def plot_seeds(axes: Any, line: Mapping[Any, BySeed], **style: Any) -> None:
+    """Plot the mean of the seeds at each place, and the standard deviation as bars."""
+    means, deviations = zip(*(spread(found.values()) for found in line.values()), strict=True)
+    bars = deviations if any(deviations) else None
+    axes.errorbar([*line], means, yerr=bars, **{"markersize": 4, "capsize": 3} | style)
+
+
+def draw_lines(path: Path, title: str, lines: Lines, *inches: float, **settings: Any) -> None:
+    """Draw lines, if there are any; the title gets the number of seeds."""
+    counts = [len(found) for line in lines.values() for found in line.values() if found]
+    if not counts:
+        return
+    with draw_figure(path, f"{title} ({format_seeds(*counts)})", *inches, **settings) as axes:
+        for name, line in lines.items():
+            if measured := {place: found for place, found in line.items() if found}:
+                plot_seeds(axes, measured, label=name)
 
 
 def draw_curves(
@@ -148,12 +152,41 @@ def draw_curves(
     **labels: str,
 ) -> None:
     """Draw the curves of networks by name; `count` is what a step adds on the x axis."""
-    seeds = format_seeds(*map(len, runs.values()))
-    with draw_figure(path, f"{title} ({seeds})", **labels) as axes:
-        for name, found in runs.items():
-            if found:
-                places = [(step + 1) * count(found[0]) for step in found[0]["curve"]["steps"]]
-                plot_seeds(axes, places, [run["curve"][column] for run in found], label=name)
+    lines: dict[str, dict[float, dict[int, float]]] = {}
+    for name, found in runs.items():
+        for run in found:
+            for step, value in zip(run["curve"]["steps"], run["curve"][column], strict=True):
+                place = (step + 1) * count(run)
+                lines.setdefault(name, {}).setdefault(place, {})[run["seed"]] = value
+    draw_lines(path, title, lines, **labels)
+
+
+def draw_panels(
+    path: Path,
+    unit: str,
+    panels: Mapping[str, Mapping[str, BySeed]],
+    references: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Draw the values of each seed, a panel for each text; references beside them are gray."""
+    panels = {title: rows for title, rows in panels.items() if any(rows.values())}
+    if not panels:
+        return
+    names = {name for title, rows in panels.items() for name in (*rows, *references[title])}
+    n_line = len("\n".join(names).splitlines())
+    inches = max(8, 2.3 * len(panels) + 2), 0.28 * n_line + 1.2
+    with open_figure(path, len(panels), inches) as every:
+        for axes, (title, rows) in zip(every, panels.items(), strict=True):
+            for name, found in rows.items():
+                axes.plot([*found.values()], [name] * len(found), "o", color=COLOURS[0])
+            for name, value in references[title].items():
+                axes.plot(value, name, "D", color=COLOURS[-1])
+            seeds = count_seeds(*(len(found) for found in rows.values() if found))
+            axes.set_title(f"{title} ({seeds})", fontsize=11)
+            axes.margins(x=0.1, y=0.5 / len(names))
+            axes.locator_params(axis="x", nbins=5)
+        every[0].invert_yaxis()
+        label = f"{unit} (fewer is better; a dot is a seed)"
+        every[0].figure.supxlabel(label, fontsize=10)
 
 
 @dataclass(frozen=True)
@@ -201,29 +234,9 @@ class Readings:
         ]
 
     def draw(self, records: Records, folder: Path) -> None:
-        """Draw the values of each seed, a panel for each text; those of compressors are gray."""
         panels = {
             title: {name: self.collect(records, *key) for key, name in rows.items()}
             for title, rows in self.panels.items()
         }
-        panels = {title: rows for title, rows in panels.items() if any(rows.values())}
-        others = list_compressors(records)
-        if not panels:
-            return
-        n_line = len("\n".join([*next(iter(panels.values())), *others]).splitlines())
-        inches = 8, 0.28 * n_line + 1.2
-        path = folder / f"{self.picture}.png"
-        with open_figure(path, len(panels), inches) as every:
-            for axes, (title, rows) in zip(every, panels.items(), strict=True):
-                for name, found in rows.items():
-                    axes.plot([*found.values()], [name] * len(found), "o", color=COLOURS[0])
-                for name, value in others.items():
-                    axes.plot(value, name, "D", color=COLOURS[-1])
-                seeds = count_seeds(*(len(found) for found in rows.values() if found))
-                axes.set_title(f"{title} ({seeds})", fontsize=11)
-                axes.margins(x=0.1, y=0.5 / len(rows | others))
-                axes.locator_params(axis="x", nbins=5)
-            every[0].invert_yaxis()
-            every[0].figure.supxlabel(
-                f"{self.unit} (fewer is better; a dot is a seed)", fontsize=10
-            )
+        references = dict.fromkeys(panels, list_compressors(records))
+        draw_panels(folder / f"{self.picture}.png", self.unit, panels, references)

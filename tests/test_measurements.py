@@ -32,7 +32,7 @@ from experiments.other_networks import run as other_networks
 from experiments.quickstart import run as quickstart
 from experiments.the_paper import run as the_paper
 from experiments.the_paper import training
-from experiments.the_paper.rows import FAST, ROWS
+from experiments.the_paper.rows import ALONE, FAST, MEMORY
 from experiments.tiny_shakespeare import run as tiny_shakespeare
 from experiments.words import run as words
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
@@ -44,7 +44,7 @@ from txl_lightning.data.stream import Stream
 
 @pytest.mark.parametrize(("recurrence", "best"), [(True, 32), (False, 16)])
 def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net, recurrence, best):
-    row = next(row for row in ROWS if row.recurrence == recurrence)
+    row = MEMORY if recurrence else ALONE
     net = make_net(n_layer=1, mem_len=16 if recurrence else 0)
     texts = {"val": draw_text(2), "test": draw_text(4)}
     seen = {n: np.where(np.arange(8) == 0, n, n - 8 + np.arange(8)) for n in (8, 16)}
@@ -64,15 +64,6 @@ def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net
     }
     # On the test text, the shortest length is best.
     assert expect("test", seen[8]).expected < found["best"]
-
-
-def test_a_longer_memory_is_measured_on_the_same_tokens(make_net):
-    net, ids, lengths = make_net(n_layer=1, mem_len=16), draw_text(3), (0, 16, 32)
-    nats = training.read_with_memories(net, ids, FAST, lengths)
-    for mem_len in lengths:
-        seen = count_seen(np.arange(32, 40), 16, mem_len)
-        expected = mean_nats_of_pieces(net, ids, 32, seen)
-        assert nats[str(mem_len)] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("reading", ["memory", "alone", "window"])
@@ -117,7 +108,6 @@ def args(monkeypatch, finished, tmp_path):
     ("measure", "values", "of_data"),
     [
         (the_paper.measure, lambda seed: ("memory", seed), True),
-        (the_paper.measure, lambda seed: ("early: recurrence", seed), True),
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
         (how_far_back.measure, lambda seed: ("values 32", seed), True),
         (how_far_back.measure, lambda seed: ("passages memory", seed), False),
@@ -127,7 +117,6 @@ def args(monkeypatch, finished, tmp_path):
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (depth.measure, lambda seed: ("8", seed), False),
         (novels.measure, lambda seed: ("memory", 1, seed), True),
-        (novels.measure_book, lambda seed: (seed,), False),
         (attention_length.measure, lambda seed: ("python_source, memory", seed), False),
         (copying.measure, lambda seed: ("memory", seed), True),
         (original.measure, lambda seed: ("ours", seed), False),
@@ -217,16 +206,6 @@ def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatc
     assert found["after"] < found["alone"]
 
 
-def test_recipe_of_nanogpt_is_also_scored_by_random_segments_without_memory(args, finished):
-    found = tiny_shakespeare.measure(args, "recipe", 4)["nats_of_batches"]
-    ids = finished.store.ids("val").astype(np.int64)
-    starts = np.random.default_rng(4).integers(len(ids) - 64, size=240)
-    places = (starts[:, None] + np.arange(1, 65)).ravel()
-    nats = nats_of(finished.net, ids, places, np.tile(np.arange(1, 65), 240))
-    assert found == pytest.approx(nats.mean(), rel=1e-6)
-    assert "nats_of_batches" not in tiny_shakespeare.measure(args, "plain", 4)
-
-
 @pytest.mark.parametrize(
     ("experiment", "memory", "plain"),
     [
@@ -304,7 +283,7 @@ def test_an_lstm_of_linear_maps_computes_what_torchs_does(make_net):
 
 
 def test_equal_attention_length_has_equal_tokens_of_an_update_and_equal_minutes(args, monkeypatch):
-    monkeypatch.setattr(attention_length, "find_prefix", lambda: Path("prefix.txt"))
+    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     records = json.loads(args.out.read_text())["records"]
     records["pace"]["step_seconds"] |= {"enwik8_prefix, segment": 0.2}
     args.out.write_text(json.dumps({"records": records}))
@@ -327,10 +306,10 @@ def test_networks_of_depth_have_equal_updates_but_one_has_as_many_more_as_it_is_
 ):
     monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     args.fast = False
-    options = {kind: depth.measure(args, kind, 1)["options"] for kind in depth.LAYERS}
+    options = {kind: depth.measure(args, kind, 1)["options"] for kind in depth.KINDS}
     steps = {kind: each["trainer.max_steps"] for kind, each in options.items()}
     # Steps of 0.3 seconds with memory, and of 0.2 without.
-    assert steps == dict.fromkeys(depth.LAYERS, 1500) | {"4, more updates": 2250}
+    assert steps == dict.fromkeys(depth.KINDS, 1500) | {"4, more updates": 2250}
     nets = [(each["model.net.n_layer"], each["model.net.mem_len"]) for each in options.values()]
     assert nets == [(4, 128), (4, 0), (4, 0), (8, 0), (12, 0)]
 
@@ -410,37 +389,6 @@ def test_ppmd_has_the_order_and_memory_that_its_name_says():
     coded = pyppmd.Ppmd7Encoder(16, 2**30)
     n_byte = len(coded.encode(text)) + len(coded.flush())
     assert compressors.count_bits("ppmd", text) == pytest.approx(8 * n_byte / len(text))
-
-
-@pytest.mark.filterwarnings("ignore:data.subwords")
-def test_a_book_is_compressed_after_the_text_that_the_network_has_read(monkeypatch, tmp_path):
-    monkeypatch.setenv("TXL_DATA", str(tmp_path / "data"))
-    for split in ("train", "valid", "test"):
-        (tmp_path / split).mkdir()
-        text = "".join(f"{split} {n}\n" for n in range(200))
-        (tmp_path / split / "book.txt").write_text(text)
-    train = (tmp_path / "train" / "book.txt").read_bytes()
-    monkeypatch.setitem(novels.FAST, "data.path", str(tmp_path))
-    monkeypatch.setitem(novels.FAST, "data.tgt_len", 16)
-    # 2 rows, of each 4 segments of 16 bytes.
-    rows = [train[row * (len(train) // 2) :][:64] for row in range(2)]
-    args = Namespace(fast=True, precision="32-true", accelerator="cpu", runs=tmp_path, seeds=[1])
-    assert novels.read_training_text(novels.train_book(args, 1)) == (b"".join(rows), train)
-    found = novels.compress_book(args, "xz")
-    assert (found["read_bytes"], found["train_bytes"]) == (128, len(train))
-    assert found["after"] < found["alone"]
-
-
-def test_a_book_is_scored_whole_with_memory_and_without(args, finished, monkeypatch, tmp_path):
-    book = tmp_path / "book.txt"
-    book.write_text("All is well that ends well.\n" * 9)
-    ids = np.frombuffer(book.read_bytes(), np.uint8).astype(np.int64)
-    monkeypatch.setattr(novels, "find_book", lambda args: book)
-    found = novels.measure_book(args, 1)["bits_per_byte_by_mem_len"]
-    for mem_len in (0, 8):
-        places = np.arange(1, len(ids))
-        nats_N = nats_of(finished.net, ids, places, count_seen(places, 64, mem_len))
-        assert found[str(mem_len)] == pytest.approx(nats_N.mean() / math.log(2), rel=1e-6)
 
 
 def test_copies_of_val_are_probed_at_each_validation(finished, monkeypatch):

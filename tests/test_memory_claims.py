@@ -123,21 +123,6 @@ def test_novels_are_compared_with_the_better_reading_and_lengths_are_chosen_on_v
     assert [len(books) for books in found[0].documents] == [2, 2]
 
 
-def test_positions_are_compared_as_trained_and_by_what_four_times_the_memory_costs():
-    records = make_novels({1: 0.1, 4: 0.3}, long=0.05)
-    for seed in (1, 2):
-        memory = records[f"memory 4 {seed}"]
-        trained = memory["nats"]["test"]["plain 64"]
-        memory["nats"]["test"]["plain 256"] = [each + 0.02 * seed for each in trained]
-        test = {"plain 64": [2.8, 3.0], "plain 256": [2.9, 3.1]}
-        shaw = {"kind": "shaw", "nats": {"val": {"plain 64": [9.0]}, "test": test}}
-        records[f"shaw 4 {seed}"] = memory | shaw
-    found = list_effects(novels_figures.list_contrasts(records))
-    name = "4 million tokens: the paper's positions against Shaw's"
-    assert found[name] == [0.2, 0.2]
-    assert found[f"{name} (cost of a memory of 256)"] == [0.08, 0.06]
-
-
 @pytest.mark.parametrize("row", [MEMORY, LONG])
 def test_a_row_is_read_in_segments_as_it_was_trained(make_net, row):
     segment = training.segment_len(row, FAST)
@@ -156,7 +141,6 @@ def test_longer_segments_have_equal_tokens_or_equal_updates():
         steps[kind] = options["trainer.max_steps"], options["data.tgt_len"]
     assert steps["memory"] == steps["alone"] == steps["shuffled memory"] == (2800, 64)
     assert steps["long, equal updates"] == (2800, 88)
-    assert steps["early: recurrence"] == (700, 64)
     updates, segment = steps["long, equal tokens"]
     assert updates * segment == pytest.approx(2800 * 64, rel=1e-3)
 
@@ -214,15 +198,10 @@ def test_a_text_of_ones_own_has_no_recipe_in_experiments(tmp_path):
         ("alone", "none", "29.59, 29.02"),
         ("long, equal updates", "none with longer segments (equal updates)", "28.43, 27.98"),
         ("shuffled alone", "none on shuffled lines", "27.1"),
-        (
-            "early: none, half loss, Shaw's positions",
-            "early: none with half loss and Shaw's positions",
-            "30.5, 30.5",
-        ),
     ],
 )
 def test_a_kind_stands_by_its_name_beside_the_papers_row(kind, name, expected):
     record = {"kind": kind, "seed": 1, "rate": 1, "tokens": 1, "best": 9.0, "segments": 9.0}
-    [_, row] = paper_figures.list_kinds({"a": record})
+    [[_, row]] = paper_figures.list_tables({"a": record})
     assert row[0] == name
     assert expected in row

@@ -5,7 +5,6 @@ from statistics import median
 
 from experiments import results
 from experiments.contrasts import Contrast
-from txl_lightning.analysis.plots import open_figure
 
 TEXTS = {
     "python source": "Python source",
@@ -70,20 +69,12 @@ def compare_time(records: results.Records, kind: str, way: str) -> float:
 def draw(records: results.Records, folder: Path) -> None:
     """Draw the bits of each seed, from static to adapted, beside PPMd's; a panel for each text."""
     kinds = [kind for kind in TEXTS if collect(records, kind, "both")]
-    seeds = results.count_seeds(*(len(collect(records, kind, "both")) for kind in kinds))
-    with open_figure(folder / "adaptation.png", len(kinds), (2.3 * len(kinds) + 2, 2.6)) as panels:
-        for axes, kind in zip(panels, kinds, strict=True):
-            for way, name in WAYS.items():
-                time = compare_time(records, kinds[0], way)
-                label = f"{name}\n{time:.1f} times as long" if way != "static" else name
-                found = [*collect(records, kind, way).values()]
-                axes.plot(found, [label] * len(found), "o", color=results.COLOURS[0], alpha=0.7)
-            ppmd = records[f"ppmd {kind}"]["after"]
-            axes.plot(ppmd, "PPMd after the\ntraining text", "D", color=results.COLOURS[-1])
-            axes.axvline(ppmd, color=results.COLOURS[-1], linewidth=0.8)
-            axes.set_title(TEXTS[kind], fontsize=10)
-            axes.margins(x=0.15, y=0.12)
-        panels[0].invert_yaxis()
-        steps = max(record["steps"] for record in results.select(records, kind=kinds[0]))
-        title = f"Bits per byte after {steps:,} updates (fewer is better; {seeds})"
-        panels[0].figure.suptitle(title, fontsize=11)
+    times = {way: compare_time(records, kinds[0], way) for way in WAYS}
+    labels = {way: f"{name}\n{times[way]:.1f} times as long" for way, name in WAYS.items()}
+    panels = {
+        TEXTS[kind]: {label: collect(records, kind, way) for way, label in labels.items()}
+        for kind in kinds
+    }
+    ppmd = "PPMd after the\ntraining text"
+    references = {TEXTS[kind]: {ppmd: records[f"ppmd {kind}"]["after"]} for kind in kinds}
+    results.draw_panels(folder / "adaptation.png", "bits per byte", panels, references)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments import common, compressors
-from experiments.novels.run import BOOK
 from experiments.novels.texts import find_novels
 from txl_lightning.data.settings import DataConfig
 
@@ -43,7 +42,7 @@ def choose_text(args: Namespace, kind: str) -> dict[str, Any]:
         options.pop("data.corpus", None)
         options |= {"data.path": str(common.REPOSITORY / "CONTRIBUTING.md")}
     elif kind == "novel":
-        options |= {"data.path": str(find_novels() / "test" / BOOK)}
+        options |= {"data.path": str(find_novels() / "test" / "Forster_Howards_1910.txt")}
     elif kind == "novels":
         options |= {"data.path": str(copy_novels(find_novels() / "train", args.runs / "novels"))}
     return options

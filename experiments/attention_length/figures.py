@@ -16,11 +16,6 @@ OTHERS = {
     SEGMENT: "segments of 192",
     ZERO: "zero memory at evaluation",
 }
-DRAWN = {
-    OURS: "memory of 128\nand segments of 64",
-    SEGMENT: "segments of 192,\ntrained without memory",
-    WINDOW: "the same by a sliding\nwindow (24 times the work)",
-}
 
 
 def find_key(text: str, reading: tuple[str, str]) -> tuple[str, str]:
@@ -40,12 +35,9 @@ CONTRASTS = {
     for other, name in OTHERS.items()
 }
 PANELS = {
-    title: {find_key(text, reading): name for reading, name in DRAWN.items()}
+    title: {find_key(text, reading): name for reading, name in READINGS.items()}
     for text, title in TEXTS.items()
 }
-BITS = Readings(
+FIGURES = Readings(
     "bits_per_byte", "bits per byte", 0.01, NAMES, CONTRASTS, "attention_length", PANELS
 )
-list_tables = BITS.list_tables
-list_contrasts = BITS.list_contrasts
-draw = BITS.draw

@@ -1,10 +1,11 @@
 """At equal attention length and equal seconds, is a memory better than a longer segment?"""
 
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from experiments import common, pace
-from experiments.depth.run import find_prefix
+from experiments.depth import run as depth
 from experiments.results import load_records
 
 NETS = {
@@ -23,15 +24,10 @@ READINGS: dict[str, dict[str, dict[str, int]]] = {
         "window": {"mem_len": 0, "tgt_len": 8, "ext_len": 184},
     },
 }
-OPTIONS = common.MUON | common.flatten(
-    {
-        "model.net": {"n_layer": 4, "n_head": 4, "d_model": 128, "norm": "pre"},
-        "trainer": {"gradient_clip_val": 1.0, "limit_val_batches": 100},
-    }
-)
+# The network and the optimizer of depth.
+OPTIONS = depth.OPTIONS | {"model.net.n_layer": 4}
 SUBWORDS = {"data.corpus": "python_source", "data.vocab": "bpe", "data.subwords.n_token": 4096}
 N_TOKEN = {"python_source": 4096, "enwik8_prefix": 256}
-FIRST_RATE, TUNING_SEED = 6e-3, 0
 # It needs no download.
 FAST = common.FAST | {"data.corpus": "python_source"}
 
@@ -53,16 +49,11 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
 
 
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
-    def train_with(rate: float) -> common.TrainedRun:
-        name = f"rate {kind} {rate:g}"
-        return train(args, name, kind, rate, TUNING_SEED, args.minutes / 4)
-
-    return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
+    train_with = partial(train, args, kind, depth.TUNING_SEED, args.minutes / 4)
+    return common.choose_rate(kind, train_with, depth.FIRST_RATE, args.fast)
 
 
-def train(
-    args: Namespace, name: str, kind: str, rate: float, seed: int, minutes: float
-) -> common.TrainedRun:
+def train(args: Namespace, kind: str, seed: int, minutes: float, rate: float) -> common.TrainedRun:
     text, net = KINDS[kind]
     options = OPTIONS | NETS[net] | {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
     options |= pace.plan_minutes(args, "pace", kind, minutes)
@@ -71,14 +62,15 @@ def train(
     elif text == "python_source":
         options |= SUBWORDS
     else:
-        options |= {"data.path": str(find_prefix()), "data.vocab": "bytes"}
-    return common.train(args, name.replace(",", ""), seed, options)
+        options |= {"data.path": str(depth.find_prefix()), "data.vocab": "bytes"}
+    name = f"{kind.replace(',', '')} {seed} {minutes:g} {rate:g}"
+    return common.train(args, name, seed, options)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text by the way it is read."""
     rate = load_records(args.out)[f"rate {kind}"]["rate"]
-    run = train(args, f"{kind} {seed}", kind, rate, seed, args.minutes)
+    run = train(args, kind, seed, args.minutes, rate)
     _, net = KINDS[kind]
     bits = common.score_ways(args, run, READINGS[net], batch_size=8)
     fields = {"kind": kind, "seed": seed, "rate": rate, "minutes": args.minutes}

@@ -5,11 +5,11 @@ from typing import Any
 
 from experiments import results
 from experiments.contrasts import Contrast
+from experiments.the_paper import figures
 
 NAMES = {"memory": "recurrence", "alone": "none"}
 METRIC = "val/saved_on_copy"
 LEARNED = 0.3  # nats per token of a passage after 64 tokens
-MARGIN = 1.0  # percent of perplexity
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
@@ -43,9 +43,4 @@ def draw(records: results.Records, folder: Path) -> None:
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
-    rows = []
-    for way, name in {"best": "best length", "segments": "in segments"}.items():
-        effects = results.percent_less(*(results.collect(records, way, kind=k) for k in NAMES))
-        name = f"recurrence against none ({name})"
-        rows.append(Contrast(name, effects, "% less perplexity", MARGIN))
-    return rows
+    return figures.list_contrasts(records, {figures.AGAINST_NONE: ("memory", "alone")})

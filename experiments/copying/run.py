@@ -13,15 +13,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from experiments import common
 from experiments.how_far_back.passages import score_copies
+from experiments.the_paper import training
 from experiments.the_paper.rows import ALONE, MEMORY, TIMES
-from experiments.the_paper.training import (
-    cut_pieces,
-    fit_options,
-    measure_best_length,
-    pick_sizes,
-    score_segments,
-    text_options,
-)
 from txl_lightning.imports import allow_imports
 
 ROWS = {"memory": MEMORY, "alone": ALONE}
@@ -52,16 +45,19 @@ def main() -> None:
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text, and the nats saved on copies at each validation."""
-    row, sizes = ROWS[kind], pick_sizes(args)
-    options = fit_options(row, sizes, seed, 4 * TIMES) | text_options(None, sizes)
+    row, sizes = ROWS[kind], training.pick_sizes(args)
+    options = training.fit_options(row, sizes, seed, 4 * TIMES)
+    options |= training.text_options(sizes)
     options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
     options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}
     options["trainer.callbacks"] = [{"class_path": "experiments.copying.run.CopyProbe"}]
     run = common.train(args, f"{kind} {seed}", seed, options)
     net = run.net.to(args.device)
-    segments = score_segments(net, cut_pieces(run.store, "test", sizes), row, sizes)
+    test_PT = training.cut_pieces(run.store, "test", sizes)
+    segments = training.score_segments(net, test_PT, row, sizes)
     fields = {"kind": kind, "seed": seed, "segments": segments}
-    return fields | measure_best_length(net, run.store, row, sizes) | run.describe(METRIC)
+    fields |= training.measure_best_length(net, run.store, row, sizes)
+    return fields | run.describe(METRIC)
 
 
 if __name__ == "__main__":

@@ -28,23 +28,13 @@ list_contrasts = BITS.list_contrasts
 
 def draw(records: Records, folder: Path) -> None:
     """Draw bits per byte by layers, with a line for the network with memory."""
+    layers = (4, 8, 12)
     ours = BITS.collect(records, *OURS)
-    depths = [kind for kind in ("4", "8", "12") if BITS.collect(records, kind, "window")]
-    if not ours or not depths:
-        return
-    title = f"Layers that a memory replaces ({results.format_seeds(len(ours))})"
-    labels = {"xlabel": "layers", "ylabel": "bits per byte of enwik8's prefix"}
-    with results.draw_figure(folder / "depth.png", title, 8, 4, **labels) as axes:
-        for way, colour in zip(WORK, results.COLOURS, strict=False):
-            columns = [[*BITS.collect(records, kind, way).values()] for kind in depths]
-            rows = [*zip(*columns, strict=True)]
-            label = f"without memory {WORK[way]}"
-            results.plot_seeds(axes, [*map(int, depths)], rows, label=label, color=colour)
-            if longer := BITS.collect(records, "4, more updates", way).values():
-                mean, _ = results.spread(longer)
-                axes.plot(4, mean, "o", color=colour, markerfacecolor="none")
-                words = "equal time: 1.4 times the updates"
-                axes.annotate(words, (4, mean), (8, -3), textcoords="offset points")
-        mean, _ = results.spread(ours.values())
-        axes.axhline(mean, linestyle="--", color="black", label="4 layers with memory")
-        axes.set_xticks([*map(int, depths)])
+    lines = {"4 layers with memory": dict.fromkeys(layers, ours)}
+    for way in WORK:
+        bits = {n: BITS.collect(records, f"{n}", way) for n in layers}
+        lines[f"without memory ({way})"] = bits
+        more = BITS.collect(records, "4, more updates", way)
+        lines[f"1.4 times the updates ({way})"] = {4: more}
+    labels = {"xlabel": "layers", "ylabel": "bits per byte of enwik8's prefix", "xticks": layers}
+    results.draw_lines(folder / "depth.png", "Layers that a memory replaces", lines, 8, 4, **labels)

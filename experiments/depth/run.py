@@ -4,6 +4,7 @@
 """
 
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,13 @@ OPTIONS = common.MUON | common.flatten(
         "trainer": {"gradient_clip_val": 1.0, "limit_val_batches": 100},
     }
 )
-LAYERS = {"4, memory": 4, "4": 4, "4, more updates": 4, "8": 8, "12": 12}
-"""Layers by kind; those without "memory" have none."""
+KINDS = {
+    "4, memory": {"model.net.n_layer": 4, "model.net.mem_len": 128},
+    "4": {"model.net.n_layer": 4, "model.net.mem_len": 0},
+    "4, more updates": {"model.net.n_layer": 4, "model.net.mem_len": 0},
+    "8": {"model.net.n_layer": 8, "model.net.mem_len": 0},
+    "12": {"model.net.n_layer": 12, "model.net.mem_len": 0},
+}
 FIRST_RATE, TUNING_SEED = 6e-3, 0
 READINGS = {
     "memory": {"mem_len": 128, "tgt_len": SEGMENT},
@@ -33,7 +39,7 @@ FAST = common.FAST | {"data.path": str(common.REPOSITORY / "CONTRIBUTING.md")}
 
 
 def main() -> None:
-    args = common.parse_args(__file__, __doc__, vary="weights", kinds=LAYERS)
+    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
     compressors.measure_all(args, choose_text)
     common.measure_once(args, "pace", time_kinds)
     for kind in dict.fromkeys(map(name_net, args.only)):
@@ -59,7 +65,7 @@ def find_prefix() -> Path:
 
 def time_kinds(args: Namespace) -> dict[str, Any]:
     """Return the seconds of a step with and without memory."""
-    kinds = {kind: (OPTIONS | choose_net(kind), 256) for kind in ("4, memory", "4")}
+    kinds = {kind: (OPTIONS | KINDS[kind], 256) for kind in ("4, memory", "4")}
     return pace.measure(args, kinds)
 
 
@@ -67,15 +73,8 @@ def name_net(kind: str) -> str:
     return kind.removesuffix(", more updates")
 
 
-def choose_net(kind: str) -> dict[str, Any]:
-    mem_len = READINGS["memory"]["mem_len"] if "memory" in kind else 0
-    return {"model.net.n_layer": LAYERS[kind], "model.net.mem_len": mem_len}
-
-
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
-    def train_with(rate: float) -> common.TrainedRun:
-        return train_kind(args, f"rate {kind} {rate:g}", kind, TUNING_SEED, rate, STEPS // 3)
-
+    train_with = partial(train_kind, args, kind, TUNING_SEED, STEPS // 3)
     return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
 
 
@@ -84,7 +83,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     records = load_records(args.out)
     rate, seconds = records[f"rate {name_net(kind)}"]["rate"], records["pace"]["step_seconds"]
     longer = seconds["4, memory"] / seconds["4"] if "more updates" in kind else 1.0
-    run = train_kind(args, f"{kind} {seed}", kind, seed, rate, round(STEPS * longer))
+    run = train_kind(args, kind, seed, round(STEPS * longer), rate)
     ways = ["memory"] if "memory" in kind else ["segments", "window"]
     readings = {way: READINGS[way] for way in ways}
     bits = common.score_ways(args, run, readings, batch_size=ROWS)
@@ -92,13 +91,11 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     return fields | run.describe("val/bits_per_byte")
 
 
-def train_kind(
-    args: Namespace, name: str, kind: str, seed: int, rate: float, steps: int
-) -> common.TrainedRun:
-    options = OPTIONS | choose_net(kind) | {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
+def train_kind(args: Namespace, kind: str, seed: int, steps: int, rate: float) -> common.TrainedRun:
+    options = OPTIONS | KINDS[kind] | {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
     options |= common.plan_steps(steps, 4)
     options |= FAST if args.fast else {"data.path": str(find_prefix()), "data.vocab": "bytes"}
-    return common.train(args, name, seed, options)
+    return common.train(args, f"{kind} {seed} {steps} {rate:g}", seed, options)
 
 
 if __name__ == "__main__":

@@ -56,10 +56,12 @@ def draw(records: results.Records, folder: Path) -> None:
         for reading, name in NAMES.items():
             found = results.select(records, reading=reading)
             bins, work = list_bins(found[0]["segment"]), found[0]["computed"]
-            rows = [[fmean(r["nats"][n - 1] for n in each) for each in bins] for r in found]
-            middles = [math.sqrt(each[0] * each[-1]) for each in bins]
+            line = {}
+            for each in bins:
+                means = {r["seed"]: fmean(r["nats"][n - 1] for n in each) for r in found}
+                line[math.sqrt(each[0] * each[-1])] = means
             label = f"{name} ({work} times the work)" if work > 1 else name
-            results.plot_seeds(axes, middles, rows, label=label, linewidth=2, **STYLES[reading])
+            results.plot_seeds(axes, line, label=label, linewidth=2, **STYLES[reading])
         axes.set_xscale("log", base=2)
         axes.set_xticks(list_places(records), list_places(records))
         axes.set(xlabel="position in the segment", ylabel=f"nats per {found[0]['unit']}")
@@ -76,19 +78,18 @@ def list_bins(segment: int) -> list[range]:
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
-    nats, mean = (
-        {way: results.collect(records, key, reading=way) for way in NAMES}
-        for key in ("nats", "mean")
-    )
-    first = {way: {seed: of_L[0] for seed, of_L in nats[way].items()} for way in NAMES}
-    start = "first byte of a segment"
-    rows = [
-        (f"{start}: memory against trained without memory", first, "memory", "alone"),
-        ("all bytes: memory against trained without memory", mean, "memory", "alone"),
-        ("all bytes: memory against sliding window", mean, "memory", "window"),
-        ("all bytes: sliding window against reading in segments", mean, "window", "alone"),
-    ]
+    mean = {way: results.collect(records, "mean", reading=way) for way in NAMES}
+    first: dict[str, dict[int, float]] = {way: {} for way in NAMES}
+    for record in records.values():
+        first[record["reading"]][record["seed"]] = record["nats"][0]
+    against = "memory against trained without memory"
+    rows = {
+        f"first byte of a segment: {against}": (first, "memory", "alone"),
+        f"all bytes: {against}": (mean, "memory", "alone"),
+        "all bytes: memory against sliding window": (mean, "memory", "window"),
+        "all bytes: sliding window against reading in segments": (mean, "window", "alone"),
+    }
     return [
         results.compare(name, found[better], found[worse], "nats", MARGIN)
-        for name, found, better, worse in rows
+        for name, (found, better, worse) in rows.items()
     ]

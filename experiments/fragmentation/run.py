@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from experiments.the_paper.rows import FAST, Row, Sizes
+from experiments.the_paper.rows import ALONE, FAST, MEMORY, Sizes
 from experiments.the_paper.training import fit_options, text_options
 from txl_lightning import TransformerXL, stream_nats
 
@@ -27,20 +27,17 @@ def main() -> None:
 
 
 def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any]:
-    """Return mean nats, and their standard error, at each position of a segment."""
+    """Return mean nats at each position of a segment."""
     sizes = FAST if args.fast else SIZES
-    recurrence = reading == "memory"
-    row = Row("memory" if recurrence else "alone", recurrence, "sinusoidal", half=False)
-    options = text_options(None, sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
+    row = MEMORY if reading == "memory" else ALONE
+    options = text_options(sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
     run = common.train(args, f"{row.name} {seed}", seed, options)
     length = options["data.tgt_len"]
     ids = np.array_split(run.store.ids("test"), PARTS)[seed % PARTS]
     ids = ids[: (64 if args.fast else SEGMENTS) * length]
     nats_GL = nats_by_position(run.net, ids, length, reading)
-    error_L = np.nanstd(nats_GL, axis=0, ddof=1) / len(nats_GL) ** 0.5
     fields = {"reading": reading, "seed": seed, "segment": length, "unit": run.store.vocab.unit}
-    fields |= {"nats": np.nanmean(nats_GL, axis=0).tolist(), "error": error_L.tolist()}
-    fields |= {"mean": float(np.nanmean(nats_GL)), "segments": len(nats_GL)}
+    fields |= {"nats": np.nanmean(nats_GL, axis=0).tolist(), "mean": float(np.nanmean(nats_GL))}
     # A window computes a whole segment for each token that it scores.
     return fields | {"computed": length if reading == "window" else 1} | run.describe()
 

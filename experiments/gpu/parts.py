@@ -72,8 +72,8 @@ def run_gpu_tests(smoke: bool, ends_at: float) -> Findings:
 
 def compare_golden(smoke: bool, ends_at: float) -> Findings:
     """Compare nats and memory with outputs of the original code, for each kernel."""
-    names = sorted(path.stem for path in (ROOT / "tests/golden/original").glob("*.npz"))
-    names = names[:2] if smoke else names
+    paths = sorted((ROOT / "tests/golden/original").glob("*.npz"))
+    names = [path.stem for path in paths[: 2 if smoke else None]]
     for kernel, dtype, tolerance in GOLDEN_RUNS:
         row = {"kernel": kernel, "dtype": str(dtype)}
         yield try_in_time(ends_at, row, compare_files, kernel, dtype, tolerance, names)

@@ -13,25 +13,14 @@ from experiments import common
 from txl_lightning import TransformerXL
 
 MEMORY, SEGMENT = 128, 64
-CLAMP = MEMORY + SEGMENT - 1
-KINDS = {
-    "passages memory": {},
-    "passages alone": {"model.net.mem_len": 0},
-    "passages shaw": {"model.net.positions": "shaw", "model.net.clamp_len": CLAMP},
-}
+KINDS = {"passages memory": {}, "passages alone": {"model.net.mem_len": 0}}
 OPTIONS = common.QUICKSTART | common.plan_steps(2000)
 GAPS = (0, 64, 128, 192, 256, 384, 512, 1024)
 ROWS, PASSAGE, BEFORE = 96, 32, 64
 TRAINED = {"mem_len": MEMORY, "tgt_len": SEGMENT}
-LONG = TRAINED | {"mem_len": 512}
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
-    "passages memory": {
-        "as trained": TRAINED,
-        "512": LONG,
-        "512, clamped": LONG | {"clamp_len": CLAMP},
-    },
+    "passages memory": {"as trained": TRAINED, "512": TRAINED | {"mem_len": 512}},
     "passages alone": {"window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}},
-    "passages shaw": {"as trained": TRAINED, "512": LONG},
 }
 """Ways of reading by kind."""
 

@@ -17,7 +17,4 @@ CONTRASTS = {
     "sliding window against reading in segments": (WINDOW, ALONE),
 }
 PANELS = {"Bach chorales": NAMES}
-NATS = Readings("nats_per_note", "nats per note", 0.01, NAMES, CONTRASTS, "music", PANELS)
-list_tables = NATS.list_tables
-list_contrasts = NATS.list_contrasts
-draw = NATS.draw
+FIGURES = Readings("nats_per_note", "nats per note", 0.01, NAMES, CONTRASTS, "music", PANELS)

@@ -25,6 +25,7 @@ OPTIONS = {
     "data.batch_size": ROWS,
     "data.order": "shuffled",
 }
+FAST = common.FAST | {"data.vocab": None}
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "memory": {
         "memory": {"tgt_len": SEGMENT},
@@ -48,8 +49,7 @@ def train(args: Namespace, kind: str, seed: int) -> common.TrainedRun:
     )
     options = OPTIONS | KINDS[kind] | {"data.ids": files, "data.id_options.starts": starts}
     options |= {"data.seed": seed, "data.id_options.n_token": len(load_names(args.ids))}
-    fast = {name: value for name, value in common.FAST.items() if name != "data.vocab"}
-    return common.train(args, f"{kind} {seed}", seed, options | (fast if args.fast else {}))
+    return common.train(args, f"{kind} {seed}", seed, options | (FAST if args.fast else {}))
 
 
 def load_names(folder: Path) -> list[str]:
@@ -75,11 +75,8 @@ def measure_nats(
 ) -> float:
     """Return the nats of all tokens of pieces by their notes; each piece is read alone."""
     nats = sum(stream_nats(net, ids_T, batch_size=1, **how).double().sum() for ids_T in pieces)
-    return float(nats) / sum(count_notes(ids_T, names) for ids_T in pieces)
-
-
-def count_notes(ids_T: np.ndarray, names: list[str]) -> int:
-    return sum(names[index].startswith("Pitch_") for index in ids_T)
+    notes = sum(names[index].startswith("Pitch_") for ids_T in pieces for index in ids_T)
+    return float(nats) / notes
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ from experiments.results import Records
 
 READINGS = {"segments": "trained without memory", "window": "the same by a sliding window"}
 """Of the network without memory."""
-TRAINED, LONG = "plain 64", "plain 256"
+TRAINED = "plain 64"
 SAME_GAIN, SAME_LENGTH = 0.005, 0.002  # nats that count as no difference
 NAMES = {
     ("memory", TRAINED): "memory of 64",
     **{("alone", way): name for way, name in READINGS.items()},
-    ("shaw", TRAINED): "memory of 64 with Shaw's positions",
 }
 """Of rows, by kind and way of reading."""
 ByBook = Mapping[int, Sequence[float]]
@@ -28,16 +27,9 @@ def list_tables(records: Records) -> list[results.Rows]:
     for (kind, way), name in NAMES.items():
         for millions in list_millions(records):
             if nats := collect(records, kind, millions, way):
-                spread = results.format_spread([*map(fmean, nats.values())])
+                spread = results.format_spread(average(nats).values())
                 rows.append([name, f"{millions:g}", spread])
-    if not results.select(records, kind="book"):
-        return [rows]
-    bits: list[list[Any]] = [["one test book, 1,500 steps", "bits per byte"]]
-    for mem_len, name in {"128": "memory of 128", "0": "zero memory at evaluation"}.items():
-        found = results.collect(records, "bits_per_byte_by_mem_len", mem_len, kind="book")
-        bits += [[name, results.format_spread(found.values())]] if found else []
-    bits += [[name, f"{each:.3f}"] for name, each in results.list_compressors(records).items()]
-    return [rows, bits]
+    return [rows]
 
 
 def collect(records: Records, kind: str, millions: float, way: str) -> ByBook:
@@ -61,20 +53,18 @@ def list_millions(records: Records) -> list[float]:
 
 def draw(records: Records, folder: Path) -> None:
     """Draw the nats that memory saves, by tokens of training and reading of the other network."""
-    millions = [n for n in list_millions(records) if save(records, n, "segments")]
-    if not millions:
-        return
-    seeds = results.format_seeds(*(len(save(records, n, "segments")) for n in millions))
+    millions = list_millions(records)
+    lines = {
+        f"against {name}": {n: average(save(records, n, way)) for n in millions}
+        for way, name in READINGS.items()
+    }
     labels = {"xlabel": "tokens of training (millions)", "ylabel": "nats saved per token"}
-    title = f"What memory saves on novels ({seeds})"
-    with results.draw_figure(folder / "novels.png", title, 7, 4, **labels) as axes:
-        for way, name in READINGS.items():
-            saved = [save(records, n, way).values() for n in millions]
-            spreads = [results.spread([*map(fmean, books)]) for books in saved]
-            means, deviations = zip(*spreads, strict=True)
-            label = f"against {name}"
-            axes.errorbar(millions, means, yerr=deviations, markersize=4, capsize=3, label=label)
-        axes.set_ylim(bottom=0)
+    path, title = folder / "novels.png", "What memory saves on novels"
+    results.draw_lines(path, title, lines, 7, 4, ylim=(0, None), **labels)
+
+
+def average(books: ByBook) -> results.BySeed:
+    return {seed: fmean(nats) for seed, nats in books.items()}
 
 
 def save(records: Records, millions: float, way: str) -> ByBook:
@@ -105,23 +95,8 @@ def list_contrasts(records: Records) -> list[Contrast]:
         (f"{first:g} million tokens: {without}", save(records, first, "segments"), SAME_GAIN),
         (f"from {first:g} to {last:g} million tokens: growth of that saving", growth, SAME_GAIN),
         (longer, subtract_books(trained, chosen), SAME_LENGTH),
-        *contrast_positions(records),
     ]
     return [
-        Contrast(name, [*map(fmean, saved.values())], "nats per token", margin, [*saved.values()])
+        Contrast(name, [*average(saved).values()], "nats per token", margin, [*saved.values()])
         for name, saved, margin in rows
     ]
-
-
-def contrast_positions(records: Records) -> list[tuple[str, ByBook, float]]:
-    """Return what the paper's positions save beside Shaw's: as trained, and of a longer memory."""
-    shaw = [record["millions"] for record in results.select(records, kind="shaw")]
-    if not shaw:
-        return []
-    name = f"{max(shaw):g} million tokens: the paper's positions against Shaw's"
-    trained, longer = (
-        subtract_books(*(collect(records, kind, max(shaw), way) for kind in ("shaw", "memory")))
-        for way in (TRAINED, LONG)
-    )
-    costs = subtract_books(longer, trained)
-    return [(name, trained, SAME_GAIN), (f"{name} (cost of a memory of 256)", costs, SAME_LENGTH)]

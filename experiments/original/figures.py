@@ -22,14 +22,9 @@ def list_tables(records: results.Records) -> list[results.Rows]:
 
 
 def draw(records: results.Records, folder: Path) -> None:
-    """Draw the nats of each seed."""
-    found = {name: results.collect(records, "nats", kind=kind) for kind, name in NAMES.items()}
-    labels = {"xlabel": "seed", "ylabel": "nats per word of the test text"}
-    title = "The original code and this one on WikiText-2"
-    with results.draw_figure(folder / "original.png", title, **labels) as axes:
-        for name, nats in found.items():
-            axes.plot([*nats], [*nats.values()], linestyle="", label=name)
-            axes.set_xticks([*nats])
+    nats = {name: results.collect(records, "nats", kind=kind) for kind, name in NAMES.items()}
+    text = "WikiText-2"
+    results.draw_panels(folder / "original.png", "nats per word", {text: nats}, {text: {}})
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:

@@ -46,14 +46,20 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     return {"kind": kind, "seed": seed} | found
 
 
+def choose_sizes(args: Namespace) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Return the settings of network and data, and the number of steps."""
+    return (NET | FAST_NET, DATA | FAST_DATA, 4) if args.fast else (NET, DATA, STEPS)
+
+
 def measure_ours(args: Namespace, seed: int) -> dict[str, Any]:
+    net, data, steps = choose_sizes(args)
     sections = {
-        "model.net": choose_net(args),
+        "model.net": net,
         "model.optim": {"name": "adam", "lr": RATE, "schedule": "cosine"},
-        "data": choose_data(args),
+        "data": data,
         "trainer": {"gradient_clip_val": CLIP, "limit_val_batches": 1},
     }
-    options = common.flatten(sections) | common.plan_steps(count_steps(args))
+    options = common.flatten(sections) | common.plan_steps(steps)
     began = time.monotonic()
     run = common.train(args, f"ours {seed}", seed, options)
     test = common.score(args, run, split="test", batch_size=ROWS, tgt_len=SEGMENT)
@@ -61,25 +67,14 @@ def measure_ours(args: Namespace, seed: int) -> dict[str, Any]:
     return run.describe() | {"nats": test["nats"], "training_seconds": seconds}
 
 
-def choose_net(args: Namespace) -> dict[str, Any]:
-    return NET | (FAST_NET if args.fast else {})
-
-
-def choose_data(args: Namespace) -> dict[str, Any]:
-    return DATA | (FAST_DATA if args.fast else {})
-
-
-def count_steps(args: Namespace) -> int:
-    return 4 if args.fast else STEPS
-
-
 def measure_original(args: Namespace, seed: int) -> dict[str, Any]:
-    data = CorpusDataModule(**choose_data(args))
+    sizes, text, steps = choose_sizes(args)
+    data = CorpusDataModule(**text)
     torch.manual_seed(seed)
-    ours = TransformerXLConfig(n_token=data.vocab.n_token, **choose_net(args)).build()
+    ours = TransformerXLConfig(n_token=data.vocab.n_token, **sizes).build()
     net = build_original(args.original, ours, SEGMENT).to(args.device)
     began = time.monotonic()
-    train_original(net, data.train_dataloader().stream, count_steps(args))
+    train_original(net, data.train_dataloader().stream, steps)
     seconds = time.monotonic() - began
     parameters = sum(parameter.numel() for parameter in net.parameters())
     nats = score_original(net, data, 2000 if args.fast else None)

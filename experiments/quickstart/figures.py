@@ -19,7 +19,4 @@ CONTRASTS = {
     "sliding window against reading in segments": (WINDOW, ALONE),
 }
 PANELS = {"Python source": NAMES}
-BITS = Readings("bits_per_byte", "bits per byte", 0.01, NAMES, CONTRASTS, "quickstart", PANELS)
-list_tables = BITS.list_tables
-list_contrasts = BITS.list_contrasts
-draw = BITS.draw
+FIGURES = Readings("bits_per_byte", "bits per byte", 0.01, NAMES, CONTRASTS, "quickstart", PANELS)

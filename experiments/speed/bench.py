@@ -10,8 +10,7 @@ beside it.
 
 import argparse
 import os
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ VERSIONS = ("torch", "transformers", "x-transformers", "labml-nn", "labml", "num
 
 
 def main() -> None:
-    args = parse_arguments()
-    torch.set_num_threads(args.threads)
-    torch.set_flush_denormal(True)
-    write_results(args, "bench", measure_cases(args), draw_bench)
-
-
-def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     names = [case.name for case in CASES]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CASE")
@@ -43,7 +35,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kernels", nargs="+", choices=kernels, default=[], help="ours with these")
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--original", type=Path, help="checkout of kimiyoung/transformer-xl")
-    return parse_args(parser)
+    args = parse_args(parser)
+    torch.set_num_threads(args.threads)
+    torch.set_flush_denormal(True)
+    write_results(args, "bench", measure_cases(args), draw_bench)
 
 
 def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
@@ -60,16 +55,9 @@ def measure_cases(args: argparse.Namespace) -> dict[str, Any]:
             print(steps.format_case(cases[-1]), flush=True)
     for name, reason in left_out.items():
         print(f"left out: {name}: {reason}")
-    options = {"versions": find_versions(), "threads": args.threads, "rounds": args.rounds}
+    versions = {each.name: each.version for each in distributions() if each.name in VERSIONS}
+    options = {"versions": versions, "threads": args.threads, "rounds": args.rounds}
     return options | {"left_out": left_out, "cases": cases}
-
-
-def find_versions() -> dict[str, str]:
-    versions = {}
-    for name in VERSIONS:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
 
 
 def make_steps(
@@ -81,7 +69,7 @@ def make_steps(
         try:
             contestant = contestants.make_contestant(name, case, original)
             ready[name] = steps.Steps(contestant, case)
-        # Others fail by errors of any class; bfloat16 products need AVX-512.
+        # Others fail by errors of any class.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             left_out[f"{name}, {case.name}"] = reason
@@ -96,7 +84,7 @@ def measure_case(
     record = steps.summarize(case, seconds, spoilt)
     for name, each in ready.items():
         # Where the weights are ours, so must be the nats.
-        if case.dtype == torch.float32 and contestants.has_our_weights(name, case.config):
+        if contestants.has_our_weights(name, case.config):
             apart = (each.nats_BL - ready["ours"].nats_BL).abs().max().item()
             record["contestants"][name]["nats_apart"] = apart
     return record

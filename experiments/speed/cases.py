@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from txl_lightning.model import TransformerXLConfig
@@ -30,8 +29,6 @@ class Case:
     tgt_len: int
     mem_len: int
     trains: bool = False
-    dtype: torch.dtype = torch.float32
-    """Of the products: bfloat16 by autocast, or by ours as it evaluates with bf16 weights."""
 
     @property
     def config(self) -> TransformerXLConfig:
@@ -60,7 +57,7 @@ def quickstart_case() -> Case:
     return Case("train-quickstart", sizes, rows, tgt_len, mem_len, trains=True)
 
 
-FLOAT32 = [
+CASES = [
     Case("train-512", BASE | {"n_layer": 4}, 8, 128, 128, trains=True),
     Case("train-256", NARROW, 4, 128, 512, trains=True),
     Case("train-words", WORDS | {"n_token": 10_000}, 4, 150, 150, trains=True),
@@ -69,9 +66,4 @@ FLOAT32 = [
     Case("decode-2100", BASE, 1, 1, 2100),
     Case("eval-128-1600", WORDS | SAME_LENGTH | {"clamp_len": 1000}, 1, 128, 1600),
     Case("eval-64-640", WORDS | SAME_LENGTH | {"clamp_len": 400}, 4, 64, 640),
-]
-CASES = [
-    each
-    for case in FLOAT32
-    for each in (case, replace(case, name=f"{case.name}-bf16", dtype=torch.bfloat16))
 ]

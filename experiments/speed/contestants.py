@@ -40,8 +40,7 @@ class Ours:
         torch.manual_seed(0)
         self.net = TransformerXL(replace(case.config, kernel=kernel or "auto"))
         if not case.trains:
-            is_narrow = case.dtype == torch.bfloat16
-            self.net = pack_weights(self.net, "bf16" if is_narrow else "float32")
+            self.net = pack_weights(self.net, "float32")
         uses_cache = not case.trains and kernel is None
         self.reader = CachedReader(self.net) if uses_cache else self.net
         self.memory = self.reader.empty_memory(case.rows)
@@ -177,9 +176,8 @@ def make_contestant(name: str, case: Case, original: Path | None):
         return Ours(case, name.partition(", ")[2] or None)
     if name == ORIGINAL:
         return Original(case, original)
-    return {"Hugging Face": HuggingFace, "labml-nn": Labml, "x-transformers": XTransformers}[name](
-        case
-    )
+    peers = {"Hugging Face": HuggingFace, "labml-nn": Labml, "x-transformers": XTransformers}
+    return peers[name](case)
 
 
 def find_missing() -> dict[str, str]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from experiments.speed.cases import Case
-from experiments.speed.contestants import FILLING, Ours
+from experiments.speed.contestants import FILLING
 from txl_lightning.model.config import describe_config
 
 SAME_NATS = 1e-4  # nats of the same weights differ by less
@@ -29,21 +29,16 @@ class Steps:
 
     def __init__(self, contestant: Any, case: Case) -> None:
         contestant.net.train(case.trains)
-        # In evaluation, ours has narrow weights.
-        is_narrow = isinstance(contestant, Ours) and not case.trains
-        is_cast = case.dtype == torch.bfloat16 and not is_narrow
-        compute = torch.autocast("cpu", torch.bfloat16, enabled=is_cast)(contestant)
         with torch.no_grad():
             for start in range(0, case.mem_len, FILLING):
                 text = draw_text(case, FILLING, seed=start)
-                nats_BL = compute(text[:, :-1], text[:, 1:])
-        self.nats_BL = nats_BL.float()
-        """Of the segment that filled the memory."""
+                # Of the segment that filled the memory, at last.
+                self.nats_BL = contestant(text[:, :-1], text[:, 1:])
         text = draw_text(case, case.tgt_len)
-        self.step = partial(read_segment, compute, text)
+        self.step = partial(torch.inference_mode()(contestant), text[:, :-1], text[:, 1:])
         if case.trains:
             optimizer = AdamW(contestant.net.parameters(), lr=1e-4, fused=True)
-            self.step = partial(train_step, compute, text, optimizer)
+            self.step = partial(train_step, contestant, text, optimizer)
         for _ in range(2):
             self.step()
 
@@ -57,13 +52,8 @@ class Steps:
         return seconds
 
 
-@torch.inference_mode()
-def read_segment(compute: Any, text: Tensor) -> None:
-    compute(text[:, :-1], text[:, 1:])
-
-
-def train_step(compute: Any, text: Tensor, optimizer: AdamW) -> None:
-    nats_BL = compute(text[:, :-1], text[:, 1:])
+def train_step(contestant: Any, text: Tensor, optimizer: AdamW) -> None:
+    nats_BL = contestant(text[:, :-1], text[:, 1:])
     optimizer.zero_grad()
     nats_BL.mean().backward()
     optimizer.step()
@@ -97,7 +87,6 @@ def summarize(case: Case, seconds: Seconds, spoilt: str | None) -> dict[str, Any
     return {
         "name": case.name,
         "kind": case.kind,
-        "dtype": str(case.dtype).removeprefix("torch."),
         "sizes": describe_config(case.config),
         "rows": case.rows,
         "tgt_len": case.tgt_len,

@@ -34,10 +34,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     network = "smoke.yaml" if args.fast else "paper/enwik8_base.yaml"
     config = load_yaml((CONFIGS / network).read_text())["model"]["net"]
-    model, rounds = make_config(config).build().eval(), []
-    for _ in range(args.rounds):
-        rows = compare_with_window(model, **(FAST if args.fast else SIZES))
-        rounds.append({"rows": rows})
+    model, sizes = make_config(config).build().eval(), FAST if args.fast else SIZES
+    rounds = [{"rows": compare_with_window(model, **sizes)} for _ in range(args.rounds)]
     print(format_rounds(rounds))
     write_results(args, "table-9", {"rounds": rounds}, draw_rounds)
 

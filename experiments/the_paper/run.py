@@ -7,21 +7,21 @@ from experiments import common
 from experiments.how_far_back.passages import score_copies
 from experiments.results import load_records
 from experiments.the_paper import training
-from experiments.the_paper.rows import KINDS, READ, READ_LENS, Row
+from experiments.the_paper.rows import KINDS, Row
 
 GAP = 64  # tokens between a passage and itself
 
 
 def main() -> None:
     args = common.parse_args(__file__, __doc__, (11, 12, 13, 14, 15), kinds=KINDS)
-    for row in dict.fromkeys(KINDS[kind].row for kind in args.only if not KINDS[kind].is_early):
+    for row in dict.fromkeys(KINDS[kind].row for kind in args.only):
         common.measure_once(args, f"rate {row.name}", choose_rate, row)
     common.measure_kinds(args, measure)
 
 
 def choose_rate(args: Namespace, row: Row) -> dict[str, Any]:
     sizes, losses = training.pick_sizes(args), {}
-    text = training.text_options(None, sizes)
+    text = training.text_options(sizes)
     for rate in training.RATES[: 2 if args.fast else None]:
         name = f"rate {row.name} {rate:g}"
         run = training.train_row(args, name, row, 1, training.TUNING_SEED, rate, text)
@@ -34,14 +34,11 @@ def choose_rate(args: Namespace, row: Row) -> dict[str, Any]:
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return the perplexities of a kind, read as trained and with the best attention length."""
     how, sizes = KINDS[kind], training.pick_sizes(args)
-    rate = training.RATES[1]
-    if not how.is_early:
-        rate = load_records(args.out)[f"rate {how.row.name}"]["rate"]
+    rate = load_records(args.out)[f"rate {how.row.name}"]["rate"]
     run = training.train_kind(args, kind, seed, rate)
-    options, ids = run.options, run.store.ids("test")
     length = training.segment_len(how.row, sizes)
     lengths = {"mem_len": run.net.config.mem_len, "tgt_len": length}
-    passages = score_copies(run.net, ids, GAP, seed, lengths)
+    passages = score_copies(run.net, run.store.ids("test"), GAP, seed, lengths)
     test_PT = training.cut_pieces(run.store, "test", sizes)
     record = {
         "kind": kind,
@@ -50,11 +47,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
         "saved_on_copy": passages["control"] - passages["copy"],
         "segments": training.score_segments(run.net, test_PT, how.row, sizes),
         # That training computes, those read again included.
-        "tokens": length * options["data.batch_size"] * options["trainer.max_steps"],
+        "tokens": length * run.options["data.batch_size"] * run.options["trainer.max_steps"],
     }
-    if how.is_early and how.row in READ:
-        read_lens = [n for n in READ_LENS if not args.fast or n <= 2 * sizes.segment]
-        record["nats_by_memory"] = training.read_with_memories(run.net, ids, sizes, read_lens)
     best = training.measure_best_length(run.net, run.store, how.row, sizes)
     return record | best | run.describe()
 

@@ -1,25 +1,23 @@
 """How the paper's rows are trained and read.
 
 All have equal numbers of parameters and of computed tokens. A text is read in pieces: in segments,
-by attention length, and by length of memory.
+and by attention length.
 """
 
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from experiments import common
 from experiments.the_paper.rows import FAST, KINDS, Row, Sizes
-from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning import TransformerXL
 from txl_lightning.data.store import Store
 from txl_lightning.files import write_text
 
 RATES = (1.5e-3, 3e-3, 6e-3)
-"""Of which the best is chosen for each row; early kinds have the second."""
+"""Of which the best is chosen for each row."""
 TUNING_SEED = 0
 STRIDE = 8  # tokens by which the window of a model without memory moves
 PIECES = 64  # number of scored pieces of a text
@@ -33,12 +31,12 @@ def pick_sizes(args: Namespace) -> Sizes:
 
 def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.TrainedRun:
     """Return the run of a kind; shuffled lines have the vocabulary of the text in order."""
-    how, text = KINDS[kind], text_options(None, pick_sizes(args))
+    how, text = KINDS[kind], text_options(pick_sizes(args))
     if how.is_shuffled:
         # Any run of the text in order.
         name = f"rate {how.row.name} {RATES[0]:g}"
         ordered = train_row(args, name, how.row, 1, TUNING_SEED, RATES[0], text)
-        text = text_options(shuffle_lines(ordered, args.runs / "lines"), pick_sizes(args))
+        text |= {"data.path": shuffle_lines(ordered, args.runs / "lines"), "data.corpus": None}
         text["data.vocab"] = str(ordered.folder / "vocab.json")
     return train_row(args, f"{kind} {seed}", how.row, how.times, seed, rate, text)
 
@@ -50,10 +48,9 @@ def train_row(
     return common.train(args, name, seed, options)
 
 
-def text_options(path: list[str] | None, sizes: Sizes) -> dict[str, Any]:
-    text = {"data.path": path} if path else {"data.corpus": "python_source"}
+def text_options(sizes: Sizes) -> dict[str, Any]:
     subwords = {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
-    return text | {"data.vocab": sizes.vocab} | subwords
+    return {"data.corpus": "python_source", "data.vocab": sizes.vocab} | subwords
 
 
 def shuffle_lines(run: common.TrainedRun, folder: Path) -> list[str]:
@@ -72,8 +69,7 @@ def fit_options(row: Row, sizes: Sizes, seed: int, times: float = 1) -> dict[str
     """Return the options of fit, with equal numbers of computed tokens and a random start."""
     length = segment_len(row, sizes)
     steps = round(times * sizes.steps * sizes.segment / length)
-    scored = length // 2 if row.half else length
-    data = {"tgt_len": scored, "ext_len": length - scored, "batch_size": sizes.batch_size}
+    data = {"tgt_len": length, "batch_size": sizes.batch_size}
     optim = {"name": "adam", "lr": 3e-3, "betas": [0.9, 0.95], "warmup_steps": steps // 10}
     sections = {
         "model.net": net_options(row, sizes),
@@ -86,38 +82,22 @@ def fit_options(row: Row, sizes: Sizes, seed: int, times: float = 1) -> dict[str
 
 
 def segment_len(row: Row, sizes: Sizes) -> int:
-    """Return the segment length of a row; it is even, because half of it may be scored."""
-    return 2 * round(sizes.segment * row.segment / 256)
+    return round(sizes.segment * row.segment / 128)
 
 
 def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
-    """Return the network's settings; d_inner makes the numbers of parameters equal."""
     length = segment_len(row, sizes)
     mem_len = length if row.recurrence else 0
     net = {"n_layer": sizes.n_layer, "n_head": sizes.n_head, "d_model": sizes.d_model}
-    net |= {"norm": "pre", "init_std": 0.05, "mem_len": mem_len, "d_inner": 4 * sizes.d_model}
-    ours = count_parameters(net, sizes)
-    net |= {"positions": row.positions}
-    if row.positions not in ("sinusoidal", "absolute_sinusoidal"):
-        net |= {"clamp_len": length + mem_len - 1}
-    surplus = count_parameters(net, sizes) - ours
-    net["d_inner"] -= round(surplus / (sizes.n_layer * (2 * sizes.d_model + 1)))
-    return net
-
-
-def count_parameters(net: dict[str, Any], sizes: Sizes) -> int:
-    with torch.device("meta"):
-        model = TransformerXL(TransformerXLConfig(n_token=sizes.n_token, **net))
-    return sum(weight.numel() for weight in model.parameters())
+    net |= {"d_inner": 4 * sizes.d_model + row.wider, "norm": "pre", "init_std": 0.05}
+    net |= {"mem_len": mem_len, "positions": row.positions}
+    return net | ({"clamp_len": length + mem_len - 1} if row.positions == "shaw" else {})
 
 
 def cut_pieces(store: Store, split: str, sizes: Sizes) -> np.ndarray:
     """Return PIECES rows of context tokens and scored ones, evenly over a text of many files."""
     count = sizes.val_tokens if split == "val" else sizes.test_tokens
-    return cut_evenly(store.ids(split), count // PIECES, max(sizes.memory_lens))
-
-
-def cut_evenly(ids: np.ndarray, length: int, before: int) -> np.ndarray:
+    ids, length, before = store.ids(split), count // PIECES, max(sizes.memory_lens)
     starts = before + np.linspace(0, len(ids) - before - length, PIECES).astype(int)
     return np.stack([ids[start - before : start + length] for start in starts])
 
@@ -157,15 +137,3 @@ def score_segments(model: TransformerXL, ids_PT: np.ndarray, row: Row, sizes: Si
     how = {"tgt_len": segment_len(row, sizes), "mem_len": model.config.mem_len}
     nats_PT = common.read_rows(model, ids_PT, max(sizes.memory_lens), **how)
     return nats_PT.mean().exp().item()
-
-
-def read_with_memories(
-    model: TransformerXL, ids: np.ndarray, sizes: Sizes, lengths: Sequence[int]
-) -> dict[str, float]:
-    """Return mean nats of the same tokens of a text by memory length."""
-    before, nats = max(lengths), {}
-    ids_PT = cut_evenly(ids, sizes.test_tokens // PIECES, before)
-    for mem_len in lengths:
-        how = {"tgt_len": sizes.segment, "mem_len": mem_len}
-        nats[str(mem_len)] = common.read_rows(model, ids_PT, before, **how).mean().item()
-    return nats

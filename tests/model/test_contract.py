@@ -1,4 +1,4 @@
-"""Properties of every network with the contract: TransformerXL, that of the page, and examples."""
+"""Properties of every network with the contract: TransformerXL, that of the page, and an LSTM."""
 
 import re
 from functools import partial
@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from experiments.other_networks.lstm import LSTMConfig
-from experiments.other_networks.memory_tokens import MemoryTokensConfig
 from txl_lightning import TransformerXLConfig
 from txl_lightning.model import EvalLengths, make_reader
 from txl_lightning.model.config import describe_config
@@ -18,7 +17,6 @@ CONFIGS = {
     "TransformerXL": lambda: TransformerXLConfig(n_token=11, n_layer=2, d_model=8, mem_len=40),
     "page": None,
     "LSTM": lambda: LSTMConfig(n_token=11, width=8),
-    "memory tokens": lambda: MemoryTokensConfig(11, n_layer=2, d_model=8, mem_len=3, part_len=4),
 }
 TOKENS = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(1))
 
