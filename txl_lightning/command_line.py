@@ -209,6 +209,9 @@ class Parser(ArgumentParser):
         try:
             # Private, like this method: nothing else sees the sections of a config.
             settings = yaml.load(content, jsonargparse._loaders_dumpers.yaml_default_loader)
+        except yaml.MarkedYAMLError as error:
+            where = f"line {error.problem_mark.line + 1}" if error.problem_mark else "it"
+            raise TypeError(f"{where} is no YAML: {error.problem}") from error
         except yaml.YAMLError as error:
             raise TypeError(f"Problems parsing config: {error}") from error
         settings = {} if settings is None else settings

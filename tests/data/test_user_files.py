@@ -149,7 +149,7 @@ def test_links_in_a_folder_are_followed_and_those_to_nothing_named(write_files, 
     splits = split_user_files([links], ALL_TRAIN, links / "data")
     assert sorted(texts(splits)["train"]) == [b"one", b"own", b"two"]
     skipped = "bad (a link to nothing), itself (a link to nothing), pipe (a special file)"
-    assert f"skipped, because not text: {skipped} (3)" in capsys.readouterr().err
+    assert f"skipped: {skipped} (3)" in capsys.readouterr().err
 
 
 def test_a_run_json_of_another_program_is_a_text(write_files):
@@ -275,14 +275,15 @@ def test_packed_files_and_json_lines_give_their_texts(
 def test_files_that_are_not_text_are_skipped_and_named(write_files, tmp_path, capfd):
     picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
     files = {f"{n}.png": picture for n in range(6)} | {"a.txt": b"a", "latin.txt": b"caf\xe9"}
+    files["nothing.txt"] = b""
     folder = write_files(files, "texts")
     # Archives within archives would grow without limit.
     (folder / "b.zip").write_bytes(make_zip({"b.txt": b"b", "c.zip": make_zip({"c": b"c"})}))
     splits = split_user_files([folder], ALL_TRAIN, tmp_path / "data")
     assert texts(splits)["train"] == [b"a", b"b"]
     [line] = capfd.readouterr().err.splitlines()
-    expected = ", ".join(f"{n}.png (a binary file)" for n in range(5)) + ", ... (8)"
-    assert line == f"warning: {folder}: skipped, because not text: {expected}"
+    expected = ", ".join(f"{n}.png (a binary file)" for n in range(5)) + ", ... (9)"
+    assert line == f"warning: {folder}: skipped: {expected}"
     # As data.vocab bytes asks for.
     splits = split_user_files([folder], ALL_TRAIN, tmp_path / "data", any_bytes=True)
     assert texts(splits)["train"] == [b"a", b"b", b"caf\xe9"]
@@ -339,10 +340,10 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         (
             {"f/a": b"\0", "f/b": b"\xff\xfe"},
             ["f"],
-            r"f: no text in it, only a \(a binary file\), b \(UTF-16\); data\.path must name a te",
+            r"f: no text in it, only a \(a binary file\), b \(UTF-16\); expected a te",
         ),
         # Ids are named only where there are some: evaluate has no data.ids.
-        ({"f/a.npy": b"\0"}, ["f"], r"must name a text in UTF-8, data\.ids ids$"),
+        ({"f/a.npy": b"\0"}, ["f"], r"expected a text in UTF-8, or data\.ids for ids$"),
         ({"a.jsonl": b'{"text": "a"}\n["b"]'}, ["a.jsonl"], "a.jsonl: line 2 has no text; expect"),
         (
             {"a.jsonl": b'{"text": "a\\ud800"}'},

@@ -103,6 +103,12 @@ def test_planned_steps_are_at_most_thirty_passes(long_text):
         assert settings.trainer.val_check_interval == int(steps) // 10
 
 
+@pytest.mark.parametrize("name", ["tgt_len", "batch_size"])
+def test_sizes_of_which_no_steps_can_be_planned_are_refused(long_text, name):
+    with pytest.raises(ValueError, match=rf"^data\.{name}: invalid 0; expected at least 1$"):
+        adopt(long_text, f"--data.{name}=0")
+
+
 def has_recipe(record, size, minutes):
     """Return True if a measured run has the recipe of a size of texts and of so many minutes."""
     recipe = own_text.choose_recipe(size, None, minutes)

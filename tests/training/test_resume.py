@@ -142,6 +142,12 @@ def test_resumed_run_has_the_metrics_config_and_vocabulary_of_an_uninterrupted_o
     assert (run / "vocab.json").read_text() == (whole / "vocab.json").read_text()
 
 
+def test_settings_that_a_resumed_run_changes_are_named(accepted, small):
+    accepted("fit", *small)
+    said = accepted("fit", *small, "--resume=auto", "--trainer.max_steps=6").err
+    assert "resume: changed trainer.max_steps 4 to 6\n" in said
+
+
 def test_finished_run_that_goes_on_logs_the_steps_of_an_uninterrupted_one(txl, small):
     # No interval ends at the last step.
     command = ("fit", *small, AUTO, "--trainer.val_check_interval=100")

@@ -110,7 +110,7 @@ def adapt_protocol(
     except DataError as error:
         fix = "give cache_len and rate"
         raise DataError(f"adapt: auto needs the validation text of training; {fix}") from error
-    print_notice(f"adapt auto: reading the validation text for {seconds:g} seconds")
+    print_notice(f"adapt auto: reading the validation text for at most {seconds:g} seconds")
     chosen = choose_adaptation(model, tokens, protocol, seconds)
     print_notice(f"adapt auto: {chosen.describe() or 'nothing helps'}")
     return chosen

@@ -168,7 +168,7 @@ def find_documents(
     """Return the texts in a file, a folder or an archive by name; DataError if there are none."""
     try:
         if not path.exists():
-            expected = "data.path must name a text file, a folder or an archive"
+            expected = "expected a text file, a folder or an archive"
             raise DataError(f"{path}: no such file; {expected}")
         if path.suffix in PACKED:
             advice = "unpack it first (.zip, .gz, .bz2 and .xz need not be)"
@@ -184,17 +184,21 @@ def select_texts(
     path: Path, texts: Mapping[str, list[FileSlice] | str]
 ) -> dict[str, list[FileSlice]]:
     """Return what is text, and name the rest in a warning; DataError if there is no text."""
-    skipped = [f"{name} ({kind})" for name, kind in texts.items() if isinstance(kind, str)]
-    shown = ", ".join(skipped[:5]) + ", ..." * (len(skipped) > 5)
+    others = [f"{name} ({kind})" for name, kind in texts.items() if isinstance(kind, str)]
     documents = {name: each for name, each in texts.items() if isinstance(each, list)}
     if not any(documents.values()):
-        problem = f"no text in it{f', only {shown}' * bool(skipped)}"
+        problem = f"no text in it{f', only {list_first(others)}' * bool(others)}"
         has_ids = any(name.endswith(SUFFIXES) for name in texts)
-        expected = f"data.path must name a text in UTF-8{', data.ids ids' * has_ids}"
+        expected = f"expected a text in UTF-8{', or data.ids for ids' * has_ids}"
         raise DataError(f"{path}: {problem}; {expected}")
-    if skipped and not is_child():
-        print_notice(f"warning: {path}: skipped, because not text: {shown} ({len(skipped):,})")
+    others += [f"{name} (empty)" for name, each in documents.items() if not each]
+    if others and not is_child():
+        print_notice(f"warning: {path}: skipped: {list_first(others)} ({len(others):,})")
     return documents
+
+
+def list_first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
 
 
 def read_texts(

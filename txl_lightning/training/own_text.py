@@ -16,7 +16,7 @@ from jsonargparse import Namespace
 from ..command_line import Parser
 from ..data.archives import UNPACKED
 from ..data.text_files import NOT_UTF8, find_binary, list_files
-from ..errors import flatten_settings
+from ..errors import flatten_settings, prefix_errors, require_at_least
 from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
 from .callbacks.save_run import print_once
@@ -54,6 +54,8 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 
 def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
     """Return the settings of fit with a recipe's as defaults, and print what was chosen."""
+    with prefix_errors("data"):
+        require_at_least(settings.data, batch_size=1, tgt_len=1)
     n_byte = count_bytes(settings.data)
     if n_byte < SMALLEST or not needs_recipe(words, settings):
         return settings

@@ -53,3 +53,10 @@ def test_a_run_that_ends_early_has_its_state(watch, error, state):
     with pytest.raises(type(error)):
         watch(fail)
     assert read_state() == (state, 1)
+
+
+def test_a_test_split_that_cannot_be_read_later_is_said_before_training(accepted, small):
+    said = accepted("fit", *small, "--data.split=[0.9, 0.0995, 0.0005]").err
+    assert "letters.txt, test: 3 tokens are too few for 4 rows of 1 + 1" in said
+    said = accepted("fit", *small, "--data.split=[0.9, 0.1, 0]").err
+    assert "too few" not in said

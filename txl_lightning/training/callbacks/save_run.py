@@ -14,11 +14,19 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from ...errors import StorageError, print_notice, show_controls
-from ...files import host_name, replace_file, write_json, write_text
+from ...errors import (
+    DataError,
+    StorageError,
+    flatten_settings,
+    print_notice,
+    shorten,
+    show_controls,
+)
+from ...files import host_name, load_yaml, replace_file, write_json, write_text
 from ...runs.folder import CONFIG, STATE, VOCAB, lock_folder, run_folder
 from .wandb import OfflineFallbackWandbLogger
 
+MAX_CHANGES = 8  # of settings that a message lists
 print_once = rank_zero_only(print_notice)
 
 
@@ -45,8 +53,11 @@ class SaveRun(Callback):
         # Not earlier: a setting that the network refuses must not replace those of a resumed run.
         self.folder = folder = run_folder(trainer)  # asked of all ranks together
         if trainer.is_global_zero:
-            self.parser.save(self.settings, folder / CONFIG, skip_unset=False, overwrite=True)
             settings = yaml.safe_load(self.parser.dump(self.settings, skip_unset=False))
+            if changes := list_changes(folder / CONFIG, settings):
+                others = ", ..." if len(changes) > MAX_CHANGES else ""
+                print_once(f"resume: changed {', '.join(changes[:MAX_CHANGES])}{others}")
+            self.parser.save(self.settings, folder / CONFIG, skip_unset=False, overwrite=True)
             for logger in trainer.loggers:
                 if isinstance(logger, OfflineFallbackWandbLogger):
                     logger.update_config(settings)
@@ -57,6 +68,12 @@ class SaveRun(Callback):
         # Not earlier: for a text that is too short, only the error is printed.
         data = trainer.datamodule
         print_once(f"data: {data.config.name}: {data.store.describe()}")
+        # Said before training, not after it. An empty split is meant to be empty.
+        if trainer.is_global_zero and len(data.store.text("test")):
+            try:
+                data.test_dataloader()
+            except DataError as error:
+                print_notice(f"warning: {error}")
         self.write_state(trainer, "training")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -83,6 +100,16 @@ class SaveRun(Callback):
             write_json(run, self.folder / STATE)
         except StorageError as error:
             rank_zero_warn(str(error))
+
+
+def list_changes(config: Path, settings: dict[str, Any]) -> list[str]:
+    """Return what differs from the config of a run that is resumed, as "trainer.max_steps 4 to 6";
+    nothing for a new run."""
+    if not config.is_file():
+        return []
+    before = flatten_settings(load_yaml(config.read_text(encoding="utf-8")))
+    pairs = ((key, before.get(key), value) for key, value in flatten_settings(settings).items())
+    return [f"{key} {shorten(old)} to {shorten(new)}" for key, old, new in pairs if old != new]
 
 
 def describe_end(exception: BaseException) -> str:
