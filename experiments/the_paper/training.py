@@ -36,7 +36,8 @@ def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.Tra
         # Any run of the text in order.
         name = f"rate {how.row.name} {RATES[0]:g}"
         ordered = train_row(args, name, how.row, 1, TUNING_SEED, RATES[0], text)
-        text |= {"data.path": shuffle_lines(ordered, args.runs / "lines"), "data.corpus": None}
+        del text["data.corpus"]
+        text["data.path"] = shuffle_lines(ordered, args.runs / "lines")
         text["data.vocab"] = str(ordered.folder / "vocab.json")
     return train_row(args, f"{kind} {seed}", how.row, how.times, seed, rate, text)
 
