@@ -12,7 +12,7 @@ Layer n, for the states h = h^(n-1) of a segment and the memory m = m^(n-1) (Sec
     h^n      = LayerNorm(o + max(0, o W_1 + b_1) W_2 + b_2)           FeedForward
     m^(n-1) <- the last M states of h~                                Memory.update
 
-r_(i-j) = W_r R_(i-j), u and v, or the equivalents of other schemes, are in positions.py.
+r_(i-j) = R_(i-j) W_R, u and v, or the equivalents of other schemes, are in positions.py.
 
 B rows read in parallel   L tokens in the segment   M in memory   S = M + L visible
 D width   H heads   K head width   V vocabulary   N layers
