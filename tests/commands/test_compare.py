@@ -54,10 +54,8 @@ def test_compare_prints_differences_and_draws_the_validations(accepted, runs):
     assert lines[1][2] == "0.125"
     rows = {name: cells for name, *cells in lines}
     assert rows["steps"] == ["4", "4"]
-    assert re.fullmatch(
-        r"-?\d\.\d{3} ± \d\.\d{3}", rows["nats that it loses without its memory"][0]
-    )
-    assert rows["nats that it loses without its memory"][1] == "-"
+    assert re.fullmatch(r"-?\d\.\d{3} ± \d\.\d{3}", rows["memory gain (nats)"][0])
+    assert rows["memory gain (nats)"][1] == "-"
     assert has_curves(runs / "compare.png")
 
 

@@ -77,7 +77,7 @@ class RunMetrics:
         if "answer_accuracy" in best:
             texts["answer accuracy"] = f"{best['answer_accuracy']:.1%}"
         if "memory_gain" in best:
-            texts["nats that it loses without its memory"] = format_cell(best, "memory_gain")
+            texts["memory gain (nats)"] = format_cell(best, "memory_gain")
         if self.rows or self.tokens:
             tokens = max(self.tokens, self.last("train/tokens_seen"), self.last(TOKENS))
             seconds = max(self.seconds, self.last("train/seconds"))

@@ -112,7 +112,7 @@ def test_the_best_validation_is_marked_and_shown_first(render):
     facts = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text)
     assert facts[:4] == [
         ("best validation (bits per byte)", "1.400"), ("at step", "20"),
-        ("answer accuracy", "25.0%"), ("nats that it loses without its memory", "0.250 ± 0.010"),
+        ("answer accuracy", "25.0%"), ("memory gain (nats)", "0.250 ± 0.010"),
     ]  # fmt: skip
     draw_memory_gain(axes := Figure().subplots(), RunMetrics(rows), "word")
     zero, line = axes.lines

@@ -94,11 +94,13 @@ class TokenProgressBar(ProgressBar):
         self.folder = run_folder(trainer)
         self.step = trainer.global_step
         device = trainer.strategy.root_device
-        kernel = getattr(module.net.config, "kernel", "its own")
+        # A network of a user's package has none.
+        kernel = getattr(module.net.config, "kernel", None)
         if kernel == "auto":
             kernel = choose_kernel(find_device(module.net), module.hparams["compile"])
         n_parameter = sum(parameter.numel() for parameter in module.net.parameters())
-        about = f"parameters: {n_parameter:,}; device: {device}; kernel: {kernel}"
+        about = f"parameters: {n_parameter:,}; device: {device}"
+        about += f"; kernel: {kernel}" if kernel else ""
         self.print(f"{about}{self.name_folder(trainer, '; ')}")
         if trainer.precision == "32-true" and has_bfloat16_units(device):
             self.print("faster on this device: --trainer.precision bf16-mixed")
