@@ -41,7 +41,7 @@ MISTAKES = [
     ("recl --step=10 --max_context=19", 2, "max_context: invalid 19; expected at least 2 * step"),
     ("recl --r 0.5 1.5", 2, "r: invalid [0.5, 1.5]; expected each above 0 and at most 1"),
     # Longer than the text.
-    (f"inspect --mem_lens={HUGE}", 3, "the text that is read has 300 tokens; batch_size 8"),
+    (f"inspect --mem_lens={HUGE}", 3, "the text that is read has 300 tokens; batch_size 1"),
 ]
 
 

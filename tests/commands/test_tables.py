@@ -63,6 +63,12 @@ def test_inspect_writes_each_table_and_its_picture(txl, checkpoint, read_table):
     assert [row["mem_len"] for row in memory] == [0, 2, 4, 8, 16, 32]
 
 
+def test_inspect_reads_a_short_text_in_fewer_rows(txl, checkpoint, read_table):
+    for tokens, rows in ((300, 6), (99, 2)):
+        assert txl("inspect", checkpoint, f"--tokens={tokens}", "--out=out")[0] == 0
+        assert read_table("out/memory")[1]["batch_size"] == rows
+
+
 def test_inspect_measures_the_nats_of_stream_nats(txl, checkpoint, loaded, read_table):
     options = ("--batch_size=1", "--tgt_len=10", "--mem_lens", "20", "5", "--tokens=200")
     assert txl("inspect", checkpoint, *options, "--out=inspect")[0] == 0
@@ -92,10 +98,10 @@ def test_a_text_too_short_for_inspect_is_refused_before_anything_is_written(
     refused, run_folder, tmp_path
 ):
     folder = shutil.copytree(run_folder, tmp_path / "run")
-    code, line = refused("inspect", folder)
-    needed = "batch_size 8, tgt_len 8 and mem_lens up to 32 need 392"
+    code, line = refused("inspect", folder, "--tokens=48")
+    needed = "batch_size 1, tgt_len 8 and mem_lens up to 32 need 49"
     advice = "lower one of them, or give more text (--path, --tokens)"
-    assert (code, line) == (3, f"the text that is read has 300 tokens; {needed}; {advice}")
+    assert (code, line) == (3, f"the text that is read has 48 tokens; {needed}; {advice}")
     assert not (folder / "inspect").exists()
 
 

@@ -12,6 +12,9 @@ from ..errors import DataError, require, require_positive
 from ..evaluation.scoring import stream_nats
 from ..model import Network
 
+MOST_ROWS = 8
+"""Rows that are read in parallel where the text is long enough."""
+
 
 def average_by_position(nats: Mapping[int, np.ndarray]) -> list[dict[str, Any]]:
     """Return rows of mean nats at each position, from the nats_BGL of each memory length."""
@@ -44,18 +47,28 @@ def average_with_error(samples: np.ndarray, name: str, prefix: str = "") -> dict
     return {name: float(samples.mean()), f"{prefix}standard_error": float(error)}
 
 
+def choose_batch_size(n_token: int, mem_lens: Sequence[int], tgt_len: int) -> int:
+    """Return the rows, at most MOST_ROWS, in which so many tokens fill the longest memory."""
+    require_positive(tgt_len=tgt_len)
+    return max(min(n_token // count_least(mem_lens, tgt_len), MOST_ROWS), 1)
+
+
+def count_least(mem_lens: Sequence[int], tgt_len: int) -> int:
+    """Return the tokens of a row that fill the longest memory, and of the two segments after."""
+    return (-(-max(mem_lens) // tgt_len) + 2) * tgt_len + 1
+
+
 def count_warmup(n_token: int, mem_lens: Sequence[int], *, batch_size: int, tgt_len: int) -> int:
     """Return the segments that fill the longest memory; DataError if too few would follow them."""
     require(min(mem_lens) >= 0, "mem_lens", min(mem_lens), "0 (no memory) or more")
     require_positive(batch_size=batch_size, tgt_len=tgt_len)
-    n_warmup = -(-max(mem_lens) // tgt_len)
-    least = batch_size * ((n_warmup + 2) * tgt_len + 1)
+    least = batch_size * count_least(mem_lens, tgt_len)
     if n_token < least:
         lengths = f"batch_size {batch_size}, tgt_len {tgt_len} and mem_lens up to {max(mem_lens)}"
         advice = "lower one of them, or give more text (--path, --tokens)"
         found = f"the text that is read has {n_token} tokens"
         raise DataError(f"{found}; {lengths} need {least}; {advice}")
-    return n_warmup
+    return -(-max(mem_lens) // tgt_len)
 
 
 def score_memory_lens(

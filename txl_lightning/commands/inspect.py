@@ -22,7 +22,7 @@ def inspect_command(
     path: str | None = None,
     split: str = "val",
     tokens: int = 50_000,
-    batch_size: int = 8,
+    batch_size: int | None = None,
     tgt_len: int | None = None,
     mem_lens: tuple[int, ...] = (),
     device: Device = None,
@@ -37,7 +37,7 @@ def inspect_command(
         path: Text to measure on; left out, that of the training.
         split: Part of that text: train, val or test.
         tokens: Most tokens to read, from its beginning.
-        batch_size: Rows read in parallel.
+        batch_size: Rows read in parallel; left out, 8, or fewer for a short text.
         tgt_len: Tokens in a segment; left out, as in training.
         mem_lens: Lengths of memory besides 0 and that of training; left out, up to four times it.
         device: Device of the model; left out, a GPU if there is one.
@@ -48,9 +48,11 @@ def inspect_command(
     ids = read_ids(checkpoint, vocab, path, split, tokens)
     trained = model.config.mem_len
     tgt_len = checkpoint.tgt_len if tgt_len is None else tgt_len
-    segments = {"batch_size": batch_size, "tgt_len": tgt_len}
     multiples = [max(1, (trained or tgt_len) * 2**power // 4) for power in range(5)]
     lengths = sorted({0, trained, *(mem_lens or multiples)})
+    if batch_size is None:
+        batch_size = loss_by_position.choose_batch_size(len(ids), lengths, tgt_len)
+    segments = {"batch_size": batch_size, "tgt_len": tgt_len}
     loss_by_position.count_warmup(len(ids), lengths, **segments)
     # Once nothing can be wrong with the text: it makes the folder.
     folder = make_output_folder(out, checkpoint.run_folder, "inspect")
