@@ -200,7 +200,7 @@ WRONG_SETTINGS = [
     ("--trainer.val_check_interval=0.25", "trainer.val_check_interval: "),
     ("--trainer.limit_train_batches=0.5", "trainer.limit_train_batches: "),
     ("--weights_only=false", "weights_only: invalid false"),
-    ("model: {net: {n_layr: 3}}", "model.net.n_layr: unknown key; did you mean"),
+    ("model: {net: {n_layr: 3}}", "a.yaml: model.net.n_layr: unknown key; did you mean"),
     ("model: [", "a.yaml: line 1 is no YAML: expected the node content, but found"),
     ("data:\n  a: 1\n b: 2", "a.yaml: line 3 is no YAML: "),
     ("trainer: {max_steps: null}", "trainer.max_steps: invalid null; expected a number of steps"),

@@ -225,9 +225,13 @@ class Parser(ArgumentParser):
         return self._apply_actions(settings, prev_cfg=prev_cfg)
 
     def adapt_sections(self, settings: dict[str, Any], above: str = "") -> None:
-        """Remove empty sections; write a class as {class_path: ...}; no list or number is one."""
+        """Remove empty sections; write a class as {class_path: ...}; refuse unknown keys, and
+        lists and numbers in place of sections."""
         for name, value in [*settings.items()]:
             key = f"{above}{name}"
+            is_known = any(f"{each}.".startswith(f"{key}.") for each in self.names)
+            if self.command and not is_known:
+                raise TypeError(suggest_key(key, self.names))
             if key not in self.groups:
                 continue
             if value is None:
