@@ -61,7 +61,8 @@ class PendingSignals:
         if not self.exit_code:
             self.since = time.monotonic()
             self.exit_code = EXIT[signum]
-            print_message(f"{name}: this step is finished and saved; a second {name} stops at once")
+            later = f"another signal after {PATIENCE:g} seconds stops at once"
+            print_message(f"{name}: this step is finished and saved; {later}")
         elif time.monotonic() - self.since > PATIENCE:
             print_message(f"{name} again: stopped at once; the last checkpoint is as it was")
             self.kill()

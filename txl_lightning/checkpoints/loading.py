@@ -3,7 +3,6 @@
 convert writes model.safetensors, config.json and vocab.json.
 """
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -180,17 +179,15 @@ def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
     return LoadedCheckpoint(path, sha256, content)
 
 
-def find_latest(
-    root: Path, among: Sequence[Path] = ()
-) -> tuple[LoadedCheckpoint | None, list[str]]:
-    """Load the newest intact checkpoint of the latest run, or of the latest one among some; return
-    it and the problems of others.
+def find_latest(root: Path, run: Path | None = None) -> tuple[LoadedCheckpoint | None, list[str]]:
+    """Load the newest intact checkpoint of a run, by default of the latest one; return it
+    and the problems of others.
 
     The latest run has the largest N of version_N, its newest checkpoint the most steps: file times
     are not used. Crash checkpoints and runs without checkpoints are skipped.
     """
     problems: list[str] = []
-    for folder in among or runs.list_versions(root):
+    for folder in [run] if run else runs.list_versions(root):
         # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
         paths = (folder / runs.CHECKPOINTS).glob("*.ckpt")
         listed = [(saving.read_manifest_or_none(path), path) for path in paths]

@@ -63,7 +63,7 @@ class Mirror:
             return sorted(Path(path).name for path in self.fs.ls(self.find(*parts), detail=False))
         return []
 
-    def read(self, *parts: str) -> bytes:
+    def read_file(self, *parts: str) -> bytes:
         """Return the content of a file; nothing if it does not exist."""
         with suppress(FileNotFoundError):
             return self.fs.cat_file(self.find(*parts))
@@ -71,7 +71,7 @@ class Mirror:
 
     def load_state(self, run: str, name: str) -> dict[str, Any]:
         """Return the step and the checksums of a state; CheckpointError if it is not whole."""
-        content = self.read(run, "states", name)
+        content = self.read_file(run, "states", name)
         where = f"{self.url}/{run}/states/{name}"
         if not name.endswith(f"-{hash_name(content)}.json"):
             raise CheckpointError(f"{where}: damaged, or not written to its end")
@@ -87,7 +87,7 @@ class Mirror:
             for part in ("files", "states") if hasattr(self.fs, "auto_mkdir") else ():
                 # Only on a disk: an object storage would make a bucket of a mistyped name.
                 self.fs.makedirs(self.find(run, part), exist_ok=True)
-            if not (there := self.read(run, IDENTITY)):
+            if not (there := self.read_file(run, IDENTITY)):
                 self.fs.pipe_file(self.find(run, IDENTITY), own)
         if there not in (b"", own):
             expected = "expected resume auto, which continues it, or another URL"

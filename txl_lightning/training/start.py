@@ -59,7 +59,7 @@ def find_start(
         remove_partial_files(root)
     fetched = fetch_newer(mirror, root) if mirror else []
     named = [each for each in list_given_runs(words) if each.parent.resolve() == root.resolve()]
-    checkpoint, problems = find_latest(root, named[-1:])
+    checkpoint, problems = find_latest(root, named[-1] if named else None)
     for problem in [*fetched, *problems]:
         print_once(f"warning: {problem}; passed over")
     if checkpoint is None and (resume == "must" or ckpt_path == "last"):

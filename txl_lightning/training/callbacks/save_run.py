@@ -23,6 +23,7 @@ from ...errors import (
     show_controls,
 )
 from ...files import host_name, load_yaml, replace_file, write_json, write_text
+from ...option_values import format_value
 from ...runs.folder import CONFIG, STATE, VOCAB, lock_folder, run_folder
 from .wandb import OfflineFallbackWandbLogger
 
@@ -109,7 +110,11 @@ def list_changes(config: Path, settings: dict[str, Any]) -> list[str]:
         return []
     before = flatten_settings(load_yaml(config.read_text(encoding="utf-8")))
     pairs = ((key, before.get(key), value) for key, value in flatten_settings(settings).items())
-    return [f"{key} {shorten(old)} to {shorten(new)}" for key, old, new in pairs if old != new]
+    return [
+        f"{key} {shorten(format_value(old))} to {shorten(format_value(new))}"
+        for key, old, new in pairs
+        if old != new
+    ]
 
 
 def describe_end(exception: BaseException) -> str:
