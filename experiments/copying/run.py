@@ -14,10 +14,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from experiments import common
 from experiments.how_far_back.passages import score_copies
 from experiments.the_paper import training
-from experiments.the_paper.rows import ALONE, MEMORY, TIMES
+from experiments.the_paper.rows import ALONE, MEMORY, TIMES, Row
+from txl_lightning import TransformerXL
 from txl_lightning.imports import allow_imports
 
-ROWS = {"memory": MEMORY, "alone": ALONE}
+LONG = Row("none, segments of 128", False, "sinusoidal", segment=256)
+ROWS = {"memory": MEMORY, "alone": ALONE, "long": LONG}
+"""All have equal numbers of updates; "long" has twice the training tokens of the others."""
 SEEDS = tuple(range(21, 31))
 RATE, GAP = 6e-3, 64
 VALIDATIONS = 28
@@ -30,10 +33,16 @@ class CopyProbe(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        net, ids = module.net, trainer.datamodule.store.ids("val")
-        how = {"mem_len": net.config.mem_len, "tgt_len": trainer.datamodule.config.tgt_len}
-        nats = score_copies(net, ids, GAP, 0, how)
+        ids, tgt_len = trainer.datamodule.store.ids("val"), trainer.datamodule.config.tgt_len
+        nats = score_copies(module.net, ids, GAP, 0, choose_reading(module.net, tgt_len))
         module.log(METRIC, nats["control"] - nats["copy"])
+
+
+def choose_reading(net: TransformerXL, tgt_len: int) -> dict[str, int]:
+    """Return how a text is read: as in training, or without memory by a window of a segment."""
+    if net.config.mem_len:
+        return {"mem_len": net.config.mem_len, "tgt_len": tgt_len}
+    return {"mem_len": 0, "tgt_len": training.STRIDE, "ext_len": tgt_len - training.STRIDE}
 
 
 def main() -> None:
@@ -46,7 +55,7 @@ def main() -> None:
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text, and the nats saved on copies at each validation."""
     row, sizes = ROWS[kind], training.pick_sizes(args)
-    options = training.fit_options(row, sizes, seed, 4 * TIMES)
+    options = training.fit_options(row, sizes, seed, 4 * TIMES * row.segment / MEMORY.segment)
     options |= training.text_options(sizes)
     options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
     options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}

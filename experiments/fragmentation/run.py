@@ -13,6 +13,7 @@ from txl_lightning import TransformerXL, stream_nats
 SIZES = Sizes(vocab="bytes", n_token=256, steps=1500)
 # The rates of configs/quickstart.yaml.
 MUON = {"model.optim": {"name": "muon", "lr": 6e-3, "muon_lr": 12e-3}}
+SEEDS = tuple(range(1, 11))
 READINGS = ("memory", "alone", "window")
 SEGMENTS, PARTS = 1024, 3
 """Number of scored segments, and of parts of the test text; a seed uses one part."""
@@ -20,7 +21,7 @@ ROWS_AT_ONCE = 32
 
 
 def main() -> None:
-    args = common.parse_args(__file__, __doc__)
+    args = common.parse_args(__file__, __doc__, SEEDS)
     for seed in args.seeds:
         for reading in READINGS:
             common.measure_once(args, f"{reading}/{seed}", measure_positions, seed, reading)

@@ -9,6 +9,7 @@ from txl_lightning.data.settings import DataConfig
 STEPS = 3504  # those of the run in README.md
 OPTIONS = common.QUICKSTART | common.plan_steps(STEPS, 4) | {"checkpoint.every_n_steps": 300}
 KINDS = {"memory": {}, "alone": {"model.net.mem_len": 0}}
+SEEDS = (1, 2, 3, 4, 5)
 SEGMENT = 64
 READINGS: dict[str, dict[str, common.Options]] = {
     "memory": {f"mem_len {n}": {"mem_len": n, "tgt_len": SEGMENT} for n in (256, 128, 0)},
@@ -21,7 +22,7 @@ READINGS: dict[str, dict[str, common.Options]] = {
 
 
 def main() -> None:
-    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
+    args = common.parse_args(__file__, __doc__, SEEDS, vary="weights", kinds=KINDS)
     compressors.measure_all(args, lambda _: DataConfig(vocab="bytes"))
     common.measure_kinds(args, measure)
 

@@ -18,6 +18,7 @@ OPTIONS = {
     # nanoGPT validates on the last tenth.
     "data.split": [0.9, 0.1, 0.0],
 }
+SEEDS = tuple(range(1, 11))
 KINDS = {"memory": {"model.net.mem_len": 64}, "plain": {"model.net.mem_len": 0}}
 MEM_LENS = {"memory": (0, 64, 128), "plain": (0,)}
 """Memory lengths in evaluation."""
@@ -26,7 +27,7 @@ FAST = common.FAST | {"data.corpus": "python_source"}
 
 
 def main() -> None:
-    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
+    args = common.parse_args(__file__, __doc__, SEEDS, vary="weights", kinds=KINDS)
     common.measure_kinds(args, measure)
 
 
