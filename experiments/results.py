@@ -84,9 +84,9 @@ def format_spread(values: Collection[float], digits: int = 3) -> str:
 
 
 def format_training_seconds(found: Collection[Mapping[str, Any]]) -> str:
-    """Return the seconds of training of records, as far as they were recorded."""
-    seconds = [each["training_seconds"] for each in found if each.get("training_seconds")]
-    return format_spread(seconds, 0) if seconds else ""
+    """Return the seconds of training of records, if they were recorded of each."""
+    seconds = [each.get("training_seconds") for each in found]
+    return format_spread(seconds, 0) if all(seconds) else ""
 
 
 def count_seeds(*counts: int) -> str:

@@ -23,19 +23,18 @@ MARGIN = 0.01  # bits per byte
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
-    rows = [["text", "reading", "bits per byte (seeds)", "share of PPMd's", "time, static = 1"]]
+    """Return the bits per byte by text and way, and the times as multiples of static."""
+    names = [*WAYS.values()]
+    bits: list[list[str]] = [["bits per byte", *names, "both, share of PPMd's", PPMD, "PPMd alone"]]
+    times = [["time (static = 1)", *names]]
     for kind, text in TEXTS.items():
-        ppmd = records.get(f"ppmd {kind}")
-        for way, name in WAYS.items() if ppmd else ():
-            if values := collect(records, kind, way).values():
-                share = summarize(records, kind, way) / ppmd["after"]
-                cells = [results.format_spread(values), f"{share:.2f}"]
-                rows.append([text, name, *cells, f"{compare_time(records, kind, way):.1f}"])
-        if ppmd:
-            alone = f"PPMd of order {ppmd['order']} alone"
-            rows.append([text, alone, f"{ppmd['alone']:.3f}", "", ""])
-            rows.append([text, PPMD, f"{ppmd['after']:.3f}", "1", ""])
-    return [rows]
+        if (ppmd := records.get(f"ppmd {kind}")) and collect(records, kind, "both"):
+            found = [results.format_spread(collect(records, kind, way).values()) for way in WAYS]
+            share = summarize(records, kind, "both") / ppmd["after"]
+            alone = f"{ppmd['alone']:.3f} (order {ppmd['order']})"
+            bits.append([text, *found, f"{share:.2f}", f"{ppmd['after']:.3f}", alone])
+            times.append([text, *(f"{compare_time(records, kind, way):.1f}" for way in WAYS)])
+    return [bits, times]
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:

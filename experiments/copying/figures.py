@@ -7,7 +7,7 @@ from experiments import results
 from experiments.contrasts import Contrast
 from experiments.the_paper import figures
 
-NAMES = {"memory": "recurrence", "alone": "none"}
+NAMES = {"memory": "recurrence", "alone": "none", "long": "none, segments of 128"}
 METRIC = "val/saved_on_copy"
 LEARNED = 0.3  # nats per token of a passage after 64 tokens
 
@@ -43,4 +43,6 @@ def draw(records: results.Records, folder: Path) -> None:
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
-    return figures.list_contrasts(records, {figures.AGAINST_NONE: ("memory", "alone")})
+    against_long = f"{figures.AGAINST_NONE} in segments of 128 at equal updates"
+    pairs = {figures.AGAINST_NONE: ("memory", "alone"), against_long: ("memory", "long")}
+    return figures.list_contrasts(records, pairs)

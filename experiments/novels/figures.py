@@ -23,12 +23,13 @@ ByBook = Mapping[int, Sequence[float]]
 
 
 def list_tables(records: Records) -> list[results.Rows]:
-    rows: list[list[Any]] = [["network", "million tokens", "nats per token of the test books"]]
+    """Return the nats per token of the test books, by network and training tokens."""
+    every = list_millions(records)
+    rows: list[list[Any]] = [["nats per token", *(f"{n:g} million tokens" for n in every)]]
     for (kind, way), name in NAMES.items():
-        for millions in list_millions(records):
-            if nats := collect(records, kind, millions, way):
-                spread = results.format_spread(average(nats).values())
-                rows.append([name, f"{millions:g}", spread])
+        found = [average(collect(records, kind, millions, way)).values() for millions in every]
+        if any(found):
+            rows.append([name, *(results.format_spread(each) if each else "" for each in found)])
     return [rows]
 
 
