@@ -20,7 +20,7 @@ LOGBOOKS = ("experiments/README.md", "docs/engineering-log.md")
 LOG = "docs/engineering-log.md"
 BENCH = "speed/results/2026-11-24-bench.json"
 INTEL = "speed/results/2026-11-22-bench.json"
-GPU = [f"gpu/results/NVIDIA_H200-{call}.json" for call in (3, 4)]
+GPU = [f"gpu/results/NVIDIA_H200-{call}.json" for call in (3, 4, 6)]
 FOLDERS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
 # The walk and the page of names have tests of their own; design.md has reasons, no results.
 OTHERS = {"walkthrough.md", "api.md", "design.md", "engineering-log.md"}
