@@ -391,18 +391,32 @@ def test_ppmd_has_the_order_and_memory_that_its_name_says():
     assert compressors.count_bits("ppmd", text) == pytest.approx(8 * n_byte / len(text))
 
 
-def test_copies_of_val_are_probed_at_each_validation(finished, monkeypatch):
+def log_copies(net, store, tgt_len):
+    """Return what the probe logs at a validation."""
     logged = {}
-    # The network sees 16 tokens, and so no passage after 64.
-    monkeypatch.setattr(copying, "GAP", 0)
-    data = SimpleNamespace(store=finished.store, config=SimpleNamespace(tgt_len=8))
-    module = SimpleNamespace(net=finished.net, log=logged.__setitem__)
+    data = SimpleNamespace(store=store, config=SimpleNamespace(tgt_len=tgt_len))
+    module = SimpleNamespace(net=net, log=logged.__setitem__)
     trainer = SimpleNamespace(sanity_checking=False, datamodule=data)
     copying.CopyProbe().on_validation_epoch_end(trainer, module)
+    return logged[copying.METRIC]
+
+
+def test_copies_of_val_are_probed_at_each_validation(finished, monkeypatch):
+    # The network sees 16 tokens, and so no passage after 64.
+    monkeypatch.setattr(copying, "GAP", 0)
     how = {"mem_len": finished.net.config.mem_len, "tgt_len": 8}
     nats = score_copies(finished.net, finished.store.ids("val"), 0, 0, how)
     assert nats["control"] != nats["copy"]
-    assert logged == {copying.METRIC: pytest.approx(nats["control"] - nats["copy"])}
+    saved = log_copies(finished.net, finished.store, 8)
+    assert saved == pytest.approx(nats["control"] - nats["copy"])
+
+
+@pytest.mark.parametrize(("tgt_len", "sees_passage"), [(64, False), (128, True)])
+def test_without_memory_copies_are_probed_by_a_window_of_a_segment(finished, tgt_len, sees_passage):
+    store = finished.store
+    config = replace(finished.net.config, mem_len=0, n_layer=1)
+    saved = log_copies(config.build().eval(), store, tgt_len)
+    assert (saved != 0) == sees_passage
 
 
 def test_a_network_has_learned_to_copy_at_the_first_validation_that_shows_it():

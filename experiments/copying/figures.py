@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments import results
 from experiments.contrasts import Contrast
+from experiments.results import Records
 from experiments.the_paper import figures
 
 NAMES = {"memory": "recurrence", "alone": "none", "long": "none, segments of 128"}
@@ -12,7 +13,7 @@ METRIC = "val/saved_on_copy"
 LEARNED = 0.3  # nats per token of a passage after 64 tokens
 
 
-def list_tables(records: results.Records) -> list[results.Rows]:
+def list_tables(records: Records) -> list[results.Rows]:
     rows = [["network", "perplexity in segments", "with the best length", "copies from step on"]]
     for kind, name in NAMES.items():
         if found := results.select(records, kind=kind):
@@ -30,19 +31,20 @@ def find_step(record: dict[str, Any]) -> int | None:
     return next((step + 1 for step, saved in pairs if saved >= LEARNED), None)
 
 
-def draw(records: results.Records, folder: Path) -> None:
-    """Draw what each seed's network with recurrence saves on a copy, by updates."""
-    labels = {"xlabel": "updates", "ylabel": "nats saved per token of a copied passage"}
-    title = "When recurrence learns to copy (a line per seed)"
-    with results.draw_figure(folder / "copying.png", title, **labels) as axes:
-        for record in results.select(records, kind="memory"):
-            curve = record["curve"]
-            style = {"color": results.COLOURS[0], "marker": "", "alpha": 0.6}
-            axes.plot(curve["steps"], curve[METRIC], **style)
-        axes.axhline(LEARNED, color="gray", linestyle=":")
+def draw(records: Records, folder: Path) -> None:
+    """Draw how many seeds' networks have learned to copy, by updates."""
+    labels = {"xlabel": "updates", "ylabel": "seeds that have learned to copy"}
+    runs = {NAMES[kind]: results.select(records, kind=kind) for kind in ("memory", "long")}
+    title = f"When a network learns to copy ({results.count_seeds(*map(len, runs.values()))})"
+    with results.draw_figure(folder / "copying.png", title, 7, 4, **labels) as axes:
+        for name, found in runs.items():
+            learned = sorted(step for record in found if (step := find_step(record)))
+            places = [0, *learned, *(record["curve"]["steps"][-1] + 1 for record in found[:1])]
+            counts = [*range(len(learned) + 1), len(learned)][: len(places)]
+            axes.step(places, counts, where="post", marker="", label=name)
 
 
-def list_contrasts(records: results.Records) -> list[Contrast]:
+def list_contrasts(records: Records) -> list[Contrast]:
     against_long = f"{figures.AGAINST_NONE} in segments of 128 at equal updates"
     pairs = {figures.AGAINST_NONE: ("memory", "alone"), against_long: ("memory", "long")}
     return figures.list_contrasts(records, pairs)

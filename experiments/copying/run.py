@@ -15,7 +15,6 @@ from experiments import common
 from experiments.how_far_back.passages import score_copies
 from experiments.the_paper import training
 from experiments.the_paper.rows import ALONE, MEMORY, TIMES, Row
-from txl_lightning import TransformerXL
 from txl_lightning.imports import allow_imports
 
 LONG = Row("none, segments of 128", False, "sinusoidal", segment=256)
@@ -28,21 +27,17 @@ METRIC = "val/saved_on_copy"
 
 
 class CopyProbe(Callback):
-    """Logs at each validation the nats that are saved on a passage that comes again."""
+    """Logs the nats saved on a passage that comes again; without memory, a window reads it."""
 
     def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        ids, tgt_len = trainer.datamodule.store.ids("val"), trainer.datamodule.config.tgt_len
-        nats = score_copies(module.net, ids, GAP, 0, choose_reading(module.net, tgt_len))
+        net, ids = module.net, trainer.datamodule.store.ids("val")
+        how = {"mem_len": net.config.mem_len, "tgt_len": trainer.datamodule.config.tgt_len}
+        if not how["mem_len"]:
+            how |= {"tgt_len": training.STRIDE, "ext_len": how["tgt_len"] - training.STRIDE}
+        nats = score_copies(net, ids, GAP, 0, how)
         module.log(METRIC, nats["control"] - nats["copy"])
-
-
-def choose_reading(net: TransformerXL, tgt_len: int) -> dict[str, int]:
-    """Return how a text is read: as in training, or without memory by a window of a segment."""
-    if net.config.mem_len:
-        return {"mem_len": net.config.mem_len, "tgt_len": tgt_len}
-    return {"mem_len": 0, "tgt_len": training.STRIDE, "ext_len": tgt_len - training.STRIDE}
 
 
 def main() -> None:
