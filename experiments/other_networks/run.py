@@ -23,7 +23,7 @@ ALLOW = {"allow_imports": "experiments"}
 
 
 def main() -> None:
-    args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
+    args = common.parse_args(__file__, __doc__, (1, 2, 3, 4, 5), "weights", KINDS)
     allow_imports(["experiments"])
     common.measure_once(args, "pace", time_kinds)
     common.measure_kinds(args, measure)
