@@ -100,4 +100,4 @@ def contrast_values(records: Records, mem_len: int) -> Contrast:
     distances = within[-1].replace("-", " to ")
     name = f"values {distances} tokens ago: memory of {mem_len} against guessing"
     effects = [share - GUESSING for share in shares[within[-1]].values()]
-    return Contrast(name, effects, "% of the values", SAME_SHARE)
+    return Contrast(name, effects, "% points of the values", SAME_SHARE)
