@@ -44,3 +44,27 @@ def test_config_is_saved_whatever_objects_a_callback_has(accepted, small, tmp_pa
     accepted("fit", *small, f"{CALLBACK}Timer", duration, where)
     saved = yaml.safe_load((tmp_path / "timed" / "version_0" / "config.yaml").read_text())
     assert saved["trainer"]["callbacks"][0]["init_args"]["interval"] == "step"
+
+
+@pytest.mark.parametrize(
+    ("callback", "setting", "value"),
+    [
+        ("EarlyStopping --trainer.callbacks.monitor=val/nats", "check_on_train_epoch_end", "true"),
+        ("ModelCheckpoint", "every_n_epochs", "2"),
+        ("ModelCheckpoint", "save_on_train_epoch_end", "true"),
+        ("LearningRateMonitor", "logging_interval", "epoch"),
+        ("Timer --trainer.callbacks.duration=00:00:00:30", "interval", "epoch"),
+        ("GradientAccumulationScheduler", "scheduling", "{0: 4, 5: 2}"),
+    ],
+)
+def test_a_setting_of_a_callback_that_counts_epochs_is_refused_where_none_ends(
+    parse_fit, callback, setting, value
+):
+    words = f"{CALLBACK}{callback}".split() + [f"--trainer.callbacks.{setting}={value}"]
+    with pytest.raises(ValueError, match=f"^trainer.callbacks.{setting}: invalid .*no epoch ends"):
+        parse_fit(*words)
+    parse_fit(*words, "--trainer.limit_train_batches=4")
+
+
+def test_a_checkpoint_after_every_validation_counts_no_epochs(parse_fit):
+    parse_fit(f"{CALLBACK}ModelCheckpoint", "--trainer.callbacks.every_n_epochs=1")

@@ -9,6 +9,7 @@ what loops have saved.
 
 import math
 import sys
+from argparse import Namespace  # jsonargparse's is one; training in Python needs no jsonargparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,17 @@ BY_EPOCH = {
     "reload_dataloaders_every_n_epochs": "0, because the text is one endless loader",
 }
 """Options of the Trainer that count epochs, and what to use instead."""
+CALLBACKS_BY_EPOCH = {
+    "every_n_epochs": "null; use every_n_train_steps",
+    "save_on_train_epoch_end": "null; use every_n_train_steps",
+    "check_on_train_epoch_end": "null, to check after validations",
+    "prune_on_train_epoch_end": "false, to prune after validations",
+    "update_starting_at_epoch": "null; use update_starting_at_step",
+    "scheduling": "{0: N}, for all steps",
+    "interval": "step",
+    "logging_interval": "step",
+}
+"""Settings of callbacks that may count epochs, and what is expected instead."""
 
 
 @dataclass
@@ -88,7 +100,7 @@ class PassLimit:
         return f"{passes} over the text: {steps}"
 
 
-def has_epochs(trainer: Trainer) -> bool:
+def has_epochs(trainer: Trainer | Namespace) -> bool:
     """Return True if an epoch of Lightning's ends, after a number of segments."""
     limits = trainer.limit_train_batches, trainer.overfit_batches
     return bool(trainer.fast_dev_run) or any(type(n) is int and n > 0 for n in limits)
@@ -130,6 +142,28 @@ def refuse_epochs(trainer: Trainer) -> None:
         # Lightning's default, which cannot be told from a setting.
         is_default = name == "check_val_every_n_epoch" and value == 1
         require(not value or is_default, f"trainer.{name}", value, expected)
+
+
+def check_callbacks(trainer: Namespace) -> None:
+    """Refuse settings of callbacks that wait for epochs, which never end here."""
+    if has_epochs(trainer):
+        return
+    given = trainer.callbacks if isinstance(trainer.callbacks, list) else [trainer.callbacks]
+    for callback in given:
+        settings = getattr(callback, "init_args", None) or Namespace()
+        for name, instead in CALLBACKS_BY_EPOCH.items():
+            value = getattr(settings, name, None)
+            expected = f"{instead}: no epoch ends in training"
+            require(not counts_epochs(name, value), f"trainer.callbacks.{name}", value, expected)
+
+
+def counts_epochs(name: str, value: Any) -> bool:
+    if name == "scheduling":
+        return isinstance(value, dict) and {*value} != {0}
+    if name in ("interval", "logging_interval"):
+        return bool(value == "epoch")
+    # For Lightning, each validation is one of every epoch.
+    return bool(value) and not (name == "every_n_epochs" and value == 1)
 
 
 def set_last_step(trainer: Trainer, step: int) -> None:
