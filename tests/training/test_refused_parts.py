@@ -5,13 +5,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from txl_lightning.training.cli import TxlCLI, set_up_libraries
+from txl_lightning.training.monitors import list_metrics
+
 CALLBACK = "--trainer.callbacks+="
+STOPPING = f"{CALLBACK}EarlyStopping --trainer.callbacks.monitor="
+KEEPING = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.monitor="
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (f"{CALLBACK}EarlyStopping --trainer.callbacks.monitor=val_loss", "monitor: invalid val_l"),
+        (f"{STOPPING}val_loss", "trainer.callbacks.monitor: invalid val_loss; expected one of val/"),
+        (f"{STOPPING}val/los", "trainer.callbacks.monitor: invalid val/los; expected one of val/l"),
+        (f"{KEEPING}val/token_accuracy", "trainer.callbacks.monitor: invalid val/token_accuracy; "),
         ("--trainer.barebones=true", "trainer.barebones: invalid true; expected false"),
     ],
 )
@@ -38,6 +45,20 @@ def test_an_invalid_variable_of_wandb_is_named(
     assert (exit_code, message in line) == (code, True), line
 
 
+@pytest.mark.parametrize("corpus", ["letters", "sort"])
+def test_every_logged_metric_can_be_monitored(sizes, text_file, tmp_path, corpus):
+    set_up_libraries()
+    text = [f"--data.path={text_file}"]
+    if corpus == "sort":
+        text = ["--data.corpus=sort", "--data.task.length=4"]
+    where = [f"--trainer.default_root_dir={tmp_path}", f"--data.data_dir={tmp_path}"]
+    cli = TxlCLI("fit", [*sizes, *text, *where])
+    cli.run()
+    logged = {*cli.trainer.callback_metrics}
+    assert logged <= {*list_metrics(cli.datamodule)}
+    assert ("val/answer_accuracy" in logged) == (corpus == "sort")
+
+
 def test_config_is_saved_whatever_objects_a_callback_has(accepted, small, tmp_path):
     duration = "--trainer.callbacks.duration=00:00:00:30"
     where = f"--trainer.default_root_dir={tmp_path / 'timed'}"
@@ -60,7 +81,7 @@ def test_config_is_saved_whatever_objects_a_callback_has(accepted, small, tmp_pa
 def test_a_setting_of_a_callback_that_counts_epochs_is_refused_where_none_ends(
     parse_fit, callback, setting, value
 ):
-    words = f"{CALLBACK}{callback}".split() + [f"--trainer.callbacks.{setting}={value}"]
+    words = [*f"{CALLBACK}{callback}".split(), f"--trainer.callbacks.{setting}={value}"]
     with pytest.raises(ValueError, match=f"^trainer.callbacks.{setting}: invalid .*no epoch ends"):
         parse_fit(*words)
     parse_fit(*words, "--trainer.limit_train_batches=4")

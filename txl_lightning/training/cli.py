@@ -32,6 +32,7 @@ from .callbacks.validation_probe import FinalValidation, ValidationProbe
 from .callbacks.wandb import WandbRun, replace_wandb_loggers, run_id_from
 from .callbacks.weight_averaging import WeightAverage
 from .loops import replace_signal_handlers
+from .monitors import check_monitors
 from .options import (
     RUNS,
     check_settings,
@@ -209,10 +210,6 @@ class TxlCLI(LightningCLI):
         """Make the Trainer; what Lightning refuses is a ValueError."""
         given = self.config_init.trainer
         require_gpu(given["accelerator"])
-        for each in as_list(given["callbacks"]):
-            monitor = getattr(each, "monitor", None) or "/"
-            expected = "a metric that the run logs, such as val/loss"
-            errors.require("/" in monitor, "trainer.callbacks.monitor", monitor, expected)
         plugins = as_list(given["plugins"])
         for plugin in plugins:
             is_possible = not isinstance(plugin, CheckpointIO)
@@ -232,11 +229,13 @@ class TxlCLI(LightningCLI):
         return trainer
 
     def after_instantiate_classes(self) -> None:
-        """Load weights that begin a run; refuse another text before its folder is made."""
+        """Load weights that begin a run; refuse monitors and another text before it has a folder."""
         source = self.checkpoint
         is_fit = self.command == "fit"
         # Its mapped tensors would keep a file on the disk that training replaces.
         del self.checkpoint, self.resumed
+        if is_fit and self.config.trainer.callbacks:
+            check_monitors(self.trainer, self.datamodule)
         if source is None:
             return
         text = source.saved.get("CorpusDataModule")
