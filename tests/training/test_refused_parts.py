@@ -1,24 +1,28 @@
 """Parts of Lightning and W&B that cannot work are one line before a run has a folder."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 
+from txl_lightning.training.callback_checks import check_monitors, list_metrics
 from txl_lightning.training.cli import TxlCLI, set_up_libraries
-from txl_lightning.training.monitors import list_metrics
 
 CALLBACK = "--trainer.callbacks+="
 STOPPING = f"{CALLBACK}EarlyStopping --trainer.callbacks.monitor="
 KEEPING = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.monitor="
+FOLDER = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.dirpath="
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (f"{STOPPING}val_loss", "trainer.callbacks.monitor: invalid val_loss; expected one of val/"),
+        (f"{STOPPING}val_loss", "trainer.callbacks.monitor: invalid val_loss; expected one of "),
         (f"{STOPPING}val/los", "trainer.callbacks.monitor: invalid val/los; expected one of val/l"),
         (f"{KEEPING}val/token_accuracy", "trainer.callbacks.monitor: invalid val/token_accuracy; "),
+        (f"{FOLDER}memory://bucket/x", "trainer.callbacks.dirpath: invalid memory://bucket/x; exp"),
         ("--trainer.barebones=true", "trainer.barebones: invalid true; expected false"),
     ],
 )
@@ -57,6 +61,13 @@ def test_every_logged_metric_can_be_monitored(sizes, text_file, tmp_path, corpus
     logged = {*cli.trainer.callback_metrics}
     assert logged <= {*list_metrics(cli.datamodule)}
     assert ("val/answer_accuracy" in logged) == (corpus == "sort")
+
+
+def test_any_monitor_is_accepted_beside_a_callback_of_another_package_that_may_log_it():
+    class Own(Callback):
+        pass
+
+    check_monitors(SimpleNamespace(callbacks=[EarlyStopping("mine"), Own()]), None)
 
 
 def test_config_is_saved_whatever_objects_a_callback_has(accepted, small, tmp_path):

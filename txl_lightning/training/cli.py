@@ -23,6 +23,7 @@ from ..imports import ALLOWED
 from ..model.config import CLASS, make_config
 from ..runs.logger import RunLogger
 from ..tables import align_columns
+from .callback_checks import check_folders, check_monitors
 from .callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .callbacks.progress_bar import Throughput, TokenProgressBar
 from .callbacks.report import Report
@@ -32,7 +33,6 @@ from .callbacks.validation_probe import FinalValidation, ValidationProbe
 from .callbacks.wandb import WandbRun, replace_wandb_loggers, run_id_from
 from .callbacks.weight_averaging import WeightAverage
 from .loops import replace_signal_handlers
-from .monitors import check_monitors
 from .options import (
     RUNS,
     check_settings,
@@ -229,12 +229,13 @@ class TxlCLI(LightningCLI):
         return trainer
 
     def after_instantiate_classes(self) -> None:
-        """Load weights that begin a run; refuse monitors and another text before it has a folder."""
+        """Load weights that begin a run; refuse callbacks and texts before its folder is made."""
         source = self.checkpoint
         is_fit = self.command == "fit"
         # Its mapped tensors would keep a file on the disk that training replaces.
         del self.checkpoint, self.resumed
         if is_fit and self.config.trainer.callbacks:
+            check_folders(self.trainer.callbacks)
             check_monitors(self.trainer, self.datamodule)
         if source is None:
             return

@@ -1,9 +1,10 @@
-"""Monitors of callbacks: each must be a metric that the run logs."""
+"""What callbacks of a config may not have: folders on other machines, monitors of no metric."""
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 
 from ..data.datamodule import CorpusDataModule
 from ..errors import require
+from ..files import local_path
 from ..model.reading import readings
 
 OUR_PACKAGES = {"lightning", "txl_lightning"}
@@ -11,6 +12,13 @@ TRAINING = ("lr", "memory_bytes", "peak_memory_bytes", "mem_filled", "tokens_see
 SPEED = ("tokens_per_second", "seconds")
 PROBED = ("tokens_seen", "memory_gain", "memory_gain_error")
 ANSWERS = ("token_accuracy", "answer_accuracy")
+
+
+def check_folders(callbacks: list[Callback]) -> None:
+    """Refuse a URL: AtomicCheckpointIO would write to a folder of that name on this machine."""
+    for each in callbacks:
+        folder = getattr(each, "dirpath", None) or "."
+        local_path("trainer.callbacks.dirpath", folder, "; checkpoint.mirror copies runs to one")
 
 
 def check_monitors(trainer: Trainer, data: CorpusDataModule) -> None:
