@@ -142,6 +142,30 @@ def test_resumed_run_has_the_metrics_config_and_vocabulary_of_an_uninterrupted_o
     assert (run / "vocab.json").read_text() == (whole / "vocab.json").read_text()
 
 
+def test_a_full_disk_keeps_the_config_of_a_resumed_run(accepted, txl, small, limit_file_size):
+    accepted("fit", *small)
+    config = Path("runs", "version_0", "config.yaml")
+    before = config.read_text()
+    assert before.startswith("# lightning.pytorch==")
+    with limit_file_size(1000):
+        code, output = txl("fit", *small, AUTO, "--trainer.max_steps=6")
+    message = "error: runs/version_0/config.yaml: cannot be written (File too large; "
+    assert (code, output.err.splitlines()[-1][: len(message)]) == (6, message)
+    assert config.read_text() == before
+
+
+def test_advice_about_a_damaged_config_helps(accepted, refused, small):
+    accepted("fit", *small)
+    config = Path("runs", "version_0", "config.yaml")
+    config.write_text("")
+    code, line = refused("test", "runs/version_0")
+    advice = "remove it, and name the text with --data.path or --data.corpus"
+    assert (code, line.endswith(advice)) == (4, True), line
+    config.unlink()
+    accepted("test", "runs/version_0", small[-1])
+    accepted("fit", *small, AUTO, "--trainer.max_steps=6")
+
+
 def test_settings_that_a_resumed_run_changes_are_named(accepted, small):
     accepted("fit", *small)
     said = accepted("fit", *small, "--resume=auto", "--trainer.max_steps=6").err

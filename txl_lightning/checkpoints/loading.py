@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FOREIGN = "ckpt_path: {} is not a checkpoint written by fit"
 USUAL_TGT_LEN = 128
 GIVE_TEXT = "give a text with --path"
+NAME_TEXT = "remove it, and name the text with --data.path or --data.corpus"  # of fit and test
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class LoadedCheckpoint:
         from ..data.settings import DataConfig
 
         state = self.saved.get("CorpusDataModule")
-        settings = load_data_settings(self.path)
+        settings = load_data_settings(self.path, GIVE_TEXT)
         path = self.run_folder / runs.CONFIG
         if state is None or not settings:
             missing = f"no {path} names its training text"
@@ -243,10 +244,10 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     return LoadedCheckpoint(folder, sha256, {"hyper_parameters": {"net": net}, "state_dict": state})
 
 
-def load_data_settings(checkpoint: Path) -> dict[str, Any]:
+def load_data_settings(checkpoint: Path, advice: str = NAME_TEXT) -> dict[str, Any]:
     """Return the settings of data in the config.yaml of a checkpoint's run; none without a run."""
     path = runs.find_run_folder(checkpoint) / runs.CONFIG
     if not path.is_file():
         return {}
-    with contents.refuse_damaged(path, f"{path}: damaged, or not written by fit; {GIVE_TEXT}"):
+    with contents.refuse_damaged(path, f"{path}: damaged, or not written by fit; {advice}"):
         return dict(load_yaml(path.read_text(encoding="utf-8")).get("data") or {})

@@ -54,11 +54,12 @@ class SaveRun(Callback):
         # Not earlier: a setting that the network refuses must not replace those of a resumed run.
         self.folder = folder = run_folder(trainer)  # asked of all ranks together
         if trainer.is_global_zero:
-            settings = yaml.safe_load(self.parser.dump(self.settings, skip_unset=False))
+            text = self.parser.dump(self.settings, skip_unset=False)
+            settings = yaml.safe_load(text)
             if changes := list_changes(folder / CONFIG, settings):
                 others = ", ..." if len(changes) > MAX_CHANGES else ""
                 print_once(f"resume: changed {', '.join(changes[:MAX_CHANGES])}{others}")
-            self.parser.save(self.settings, folder / CONFIG, skip_unset=False, overwrite=True)
+            write_text(text, folder / CONFIG)
             for logger in trainer.loggers:
                 if isinstance(logger, OfflineFallbackWandbLogger):
                     logger.update_config(settings)
