@@ -141,3 +141,16 @@ def test_quickstart_refuses_a_config_that_is_not_one(refused):
     ):
         code, text = refused("quickstart", f"--config={name}")
         assert (code, message in text) == (2, True), text
+
+
+@pytest.mark.parametrize("data", ["corpus: sort", "ids: ids.npy", "{path: letters.txt, SPLIT}"])
+def test_quickstart_refuses_data_without_a_test_text_before_training(refused, repository, data):
+    np.save("ids.npy", np.arange(6000) % 7)
+    settings = yaml.safe_load((repository / "configs" / "smoke.yaml").read_text())
+    settings["data"] = yaml.safe_load(data.replace("SPLIT", "split: [0.5, 0.5, 0.0]"))
+    settings["data"] |= {"tgt_len": 8, "batch_size": 4}
+    settings["report"] = {"html": False, "sample_len": 0}
+    Path("mine.yaml").write_text(yaml.safe_dump(settings))
+    code, line = refused("quickstart", "--config=mine.yaml")
+    assert (code, line) == (2, "config: invalid mine.yaml; expected one with a text to test")
+    assert not Path("runs/smoke/version_0").exists()

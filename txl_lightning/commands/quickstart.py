@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def quickstart_command(config: str = "quickstart") -> None:
     minutes; then the test text is continued, and commands to try next are printed.
 
     Args:
-        config: Another run: a file, or a name that txl-lightning configs lists.
+        config: Another run on a text: a file, or a name that txl-lightning configs lists.
     """
     # Importing Lightning takes seconds, and --help does not need it.
     from ..training.cli import run_trainer
@@ -47,7 +48,8 @@ def quickstart_command(config: str = "quickstart") -> None:
     path = Path(find_config(config))
     require(path.is_file(), "config", config, "a file, or a name that txl-lightning configs lists")
     began = time.perf_counter()
-    trainer = run_trainer(["fit", f"--config={path}", *choose_precision(path)])
+    words = ["fit", f"--config={path}", *choose_precision(path)]
+    trainer = run_trainer(words, check=partial(require_test_text, config))
     minutes = (time.perf_counter() - began) / 60
     folder = run_folder(trainer)
     print(f"\ntrained for {minutes:.1f} minutes; on one page: {folder / 'report.html'}\n")
@@ -57,6 +59,12 @@ def quickstart_command(config: str = "quickstart") -> None:
     measure_adaptation(data, model)
     print_sample(data, model)
     print_next_commands(folder)
+
+
+def require_test_text(config: str, data: "CorpusDataModule") -> None:
+    """Refuse a task, ids of an unknown text, and an empty split before training on them."""
+    n_byte = data.bytes_per_token("test")
+    require(bool(n_byte), "config", config, "one with a text to test")
 
 
 def choose_precision(path: Path) -> list[str]:

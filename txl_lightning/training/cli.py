@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,12 @@ ORDER = (
 """Callbacks of a run as Lightning calls them in each hook, with the reason for each place."""
 
 
-def run_trainer(arguments: list[str]) -> Trainer:
-    """Run fit, validate, test or predict, the first argument."""
-    command, *words = arguments
+def run_trainer(arguments: list[str], check: Callable[[Any], None] = lambda _: None) -> Trainer:
+    """Run fit, validate, test or predict, the first argument, once the data pass a check."""
     set_up_libraries()
     try:
-        cli = TxlCLI(command, words)
+        cli = TxlCLI(arguments[0], arguments[1:])
+        check(cli.datamodule)
         cli.run()
     except MisconfigurationException as error:
         raise ValueError(str(error)) from error
