@@ -36,6 +36,16 @@ def test_a_run_is_fine_tuned_on_another_text_from_step_0(accepted, run_folder, f
         torch.testing.assert_close(new.weights[name], weight, atol=1e-6, rtol=0)
 
 
+def test_fine_tuning_of_as_many_steps_as_the_run_had_says_nothing_of_steps_that_are_done(
+    accepted, run_folder, fine_tune
+):
+    n_step = load_checkpoint(run_folder).saved["global_step"]
+    steps = f"--trainer.max_steps={n_step}"
+    said = accepted(*fine_tune, f"--ckpt_path={run_folder}", steps)
+    assert f"trained {n_step} of {n_step} steps" in said.out + said.err
+    assert "steps are done" not in said.err
+
+
 def test_another_vocabulary_is_refused_before_a_folder_is_made(
     refused, run_folder, fine_tune, tmp_path
 ):

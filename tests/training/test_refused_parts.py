@@ -1,13 +1,12 @@
 """Parts of Lightning and W&B that cannot work are one line before a run has a folder."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
-from txl_lightning.training.callback_checks import check_monitors, list_metrics
+from txl_lightning.training.callback_checks import check_callbacks, list_metrics
 from txl_lightning.training.cli import TxlCLI, set_up_libraries
 
 CALLBACK = "--trainer.callbacks+="
@@ -67,7 +66,7 @@ def test_any_monitor_is_accepted_beside_a_callback_of_another_package_that_may_l
     class Own(Callback):
         pass
 
-    check_monitors(SimpleNamespace(callbacks=[EarlyStopping("mine"), Own()]), None)
+    check_callbacks([EarlyStopping("mine"), Own()], None)
 
 
 def test_config_is_saved_whatever_objects_a_callback_has(accepted, small, tmp_path):

@@ -1,6 +1,6 @@
 """What callbacks of a config may not have: folders on other machines, monitors of no metric."""
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 
 from ..data.datamodule import CorpusDataModule
 from ..errors import require
@@ -14,21 +14,18 @@ PROBED = ("tokens_seen", "memory_gain", "memory_gain_error")
 ANSWERS = ("token_accuracy", "answer_accuracy")
 
 
-def check_folders(callbacks: list[Callback]) -> None:
-    """Refuse a URL: AtomicCheckpointIO would write to a folder of that name on this machine."""
+def check_callbacks(callbacks: list[Callback], data: CorpusDataModule) -> None:
+    """Refuse folders and monitors before the run, not at its first checkpoint or validation."""
     for each in callbacks:
+        # AtomicCheckpointIO would write to a folder of that name on this machine.
         folder = getattr(each, "dirpath", None) or "."
         local_path("trainer.callbacks.dirpath", folder, "; checkpoint.mirror copies runs to one")
-
-
-def check_monitors(trainer: Trainer, data: CorpusDataModule) -> None:
-    """Refuse a monitor of no metric before the run, not at its first validation."""
-    packages = {type(each).__module__.partition(".")[0] for each in trainer.callbacks}
+    packages = {type(each).__module__.partition(".")[0] for each in callbacks}
     # Callbacks of other packages may log any metric.
     if not packages <= OUR_PACKAGES:
         return
     names = list_metrics(data)
-    for each in trainer.callbacks:
+    for each in callbacks:
         monitor = getattr(each, "monitor", None)
         is_logged = monitor is None or monitor in names
         require(is_logged, "trainer.callbacks.monitor", monitor, f"one of {', '.join(names)}")

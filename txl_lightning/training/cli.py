@@ -23,7 +23,7 @@ from ..imports import ALLOWED
 from ..model.config import CLASS, make_config
 from ..runs.logger import RunLogger
 from ..tables import align_columns
-from .callback_checks import check_folders, check_monitors
+from .callback_checks import check_callbacks
 from .callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .callbacks.progress_bar import Throughput, TokenProgressBar
 from .callbacks.report import Report
@@ -235,8 +235,7 @@ class TxlCLI(LightningCLI):
         # Its mapped tensors would keep a file on the disk that training replaces.
         del self.checkpoint, self.resumed
         if is_fit and self.config.trainer.callbacks:
-            check_folders(self.trainer.callbacks)
-            check_monitors(self.trainer, self.datamodule)
+            check_callbacks(self.trainer.callbacks, self.datamodule)
         if source is None:
             return
         text = source.saved.get("CorpusDataModule")
@@ -247,6 +246,7 @@ class TxlCLI(LightningCLI):
         if (self.is_new_text and not is_same) or source.path.is_dir():
             load_weights(source, self.model, self.datamodule)
             self.ckpt_path = None if is_fit else source.path
+            self.first_step = 0
         elif is_fit and text and not self.datamodule.config.allow_mismatch:
             self.datamodule.load_state_dict(text)
 

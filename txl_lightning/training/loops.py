@@ -144,7 +144,7 @@ def refuse_epochs(trainer: Trainer) -> None:
         require(not value or is_default, f"trainer.{name}", value, expected)
 
 
-def check_callbacks(trainer: Namespace) -> None:
+def refuse_callbacks_by_epoch(trainer: Namespace) -> None:
     """Refuse settings of callbacks that wait for epochs, which never end here."""
     if has_epochs(trainer):
         return

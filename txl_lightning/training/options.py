@@ -29,7 +29,7 @@ from ..imports import names_class
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
 from ..model.config import CLASS, find_config_class
-from .loops import check_callbacks, check_least_steps
+from .loops import check_least_steps, refuse_callbacks_by_epoch
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end
 
@@ -295,7 +295,7 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
     expected = "false, because a run has loggers and checkpoints"
     require(not settings.trainer.barebones, "trainer.barebones", "true", expected)
     make_batches_whole(settings.trainer)
-    check_callbacks(settings.trainer)
+    refuse_callbacks_by_epoch(settings.trainer)
     check_duration(settings)
 
 
