@@ -75,15 +75,18 @@ def test_a_moved_run_is_not_started_anew_in_its_old_place(refused, accepted, sma
 
 
 def test_a_run_whose_config_is_given_is_resumed_though_another_one_is_newer(
-    accepted, small, tmp_path
+    accepted, small, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv("HOME", str(tmp_path))
     runs = tmp_path / "runs"
     for _ in range(2):
         accepted("fit", *small, f"--trainer.default_root_dir={runs}")
-    config = runs / "version_0" / "config.yaml"
-    accepted("fit", f"--config={config}", "--resume=auto", "--trainer.max_steps=6")
     paths = [runs / f"version_{n}" / "checkpoints" / "last.ckpt" for n in (0, 1)]
-    assert [load_checkpoint(path).saved["global_step"] for path in paths] == [6, 4]
+    for n_step, folder in ((6, runs), (8, "~/runs")):
+        config = f"--config={folder}/version_0/config.yaml"
+        accepted("fit", config, "--resume=auto", f"--trainer.max_steps={n_step}")
+        steps = [load_checkpoint(path).saved["global_step"] for path in paths]
+        assert steps == [n_step, 4]
 
 
 def test_a_run_on_its_own_text_continues_with_its_settings_of_that_text(

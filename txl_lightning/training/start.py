@@ -16,7 +16,7 @@ from ..command_line import PROGRAM, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
-from ..files import load_yaml
+from ..files import find_config, load_yaml
 from ..model.config import CLASS, LEARNED
 from ..runs.folder import CHECKPOINTS, CONFIG, VOCAB, list_versions, remove_partial_files
 from .callbacks.checkpointing import has_stopped, is_validation_due
@@ -118,7 +118,8 @@ def list_texts(data: Namespace | dict[str, Any]) -> list[Any]:
 
 def list_given_runs(words: Sequence[str]) -> list[Path]:
     """Return the folders of the runs whose config.yaml is given, in the order of the words."""
-    paths = [Path(config).absolute() for config in take_option([*words], "-c", "--config")[0]]
+    given = take_option([*words], "-c", "--config")[0]
+    paths = [Path(find_config(config)).absolute() for config in given]
     folders = [path.parent for path in paths if path.name == CONFIG]
     return [folder for folder in folders if (folder / CHECKPOINTS).is_dir()]
 
