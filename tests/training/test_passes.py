@@ -85,6 +85,9 @@ def test_a_pass_over_another_text_is_whole(accepted, tmp_path):
 def test_minutes_train_at_most_the_passes(accepted):
     options = ("--plan.minutes=5", "--trainer.max_epochs=1")
     assert "trained 45 of 45 steps" in run_fit(accepted, "runs", *options)
+    again = run_fit(accepted, "runs", "--resume=auto", *options)
+    assert "all 45 steps are done; more with --trainer.max_epochs" in again
+    assert "minutes are used up" not in again
 
 
 @pytest.fixture

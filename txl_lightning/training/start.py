@@ -160,7 +160,8 @@ def explain_no_step(trainer: Trainer) -> str:
         return f"trainer.{by_steps} is 0: no step is taken"
     if any(map(has_stopped, trainer.early_stopping_callbacks)):
         return "EarlyStopping has ended this run; a larger patience would continue it"
-    if any(isinstance(each, TimeBudget) for each in trainer.callbacks):
+    has_passes_left = not passes or trainer.global_step < passes.last_step
+    if has_passes_left and any(isinstance(each, TimeBudget) for each in trainer.callbacks):
         return "plan.minutes are used up; more with --plan.minutes"
     if 0 <= trainer.max_steps <= trainer.global_step:
         return f"all {trainer.max_steps:,} steps are done; more with --trainer.{by_steps}"
