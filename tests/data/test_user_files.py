@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import random
+import stat
 import tarfile
 import zipfile
 from contextlib import suppress
@@ -233,12 +234,13 @@ def test_unsafe_or_unusable_tar_is_refused_and_stays_inside(write_files, tmp_pat
     assert set(os.listdir(tmp_path)) == {top, "data"}
 
 
-def make_zip(members: dict[str, bytes]) -> bytes:
+def make_zip(members: dict[str, bytes], mode: int = 0) -> bytes:
     file = BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, content in members.items():
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = mode << 16
             bundle.writestr(info, content)
     return file.getvalue()
 
@@ -289,12 +291,27 @@ def test_files_that_are_not_text_are_skipped_and_named(write_files, tmp_path, ca
     assert texts(splits)["train"] == [b"a", b"b", b"caf\xe9"]
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil"])
-def test_a_member_of_a_zip_is_never_written_outside_of_its_folder(write_files, tmp_path, name):
-    path = write_files({"a.zip": make_zip({name: b"evil", "b": b"b"})}) / "a.zip"
+def test_a_zip_gives_documents_whose_names_have_dots(write_files, tmp_path):
+    names = ["And then...txt", "dir..x/three.txt", "one.txt"]
+    path = write_files({"a.zip": make_zip({name: name.encode() for name in names})}) / "a.zip"
     splits = split_user_files([path], ALL_TRAIN, tmp_path / "data")
-    assert texts(splits)["train"] == [b"b"]
-    assert not (tmp_path / "evil").exists()
+    assert texts(splits)["train"] == [name.encode() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "reason"),
+    [
+        ("../evil", 0, "outside"),
+        ("books/../../evil", 0, "outside"),
+        ("/tmp/evil", 0, "outside"),
+        ("evil", stat.S_IFLNK, "link"),
+    ],
+)
+def test_an_unsafe_zip_is_refused_and_stays_inside(write_files, tmp_path, name, mode, reason):
+    path = write_files({"a.zip": make_zip({name: b"/etc/passwd"}, mode)}) / "a.zip"
+    with pytest.raises(DataError, match=rf"{DAMAGED}'{name}'.*{reason}"):
+        split_user_files([path], ALL_TRAIN, tmp_path / "data")
+    assert set(os.listdir(tmp_path)) == {"a.zip", "data"}
     assert not Path("/tmp/evil").exists()
 
 

@@ -6,10 +6,12 @@ import gzip
 import json
 import lzma
 import shutil
+import stat
 import tarfile
+import zipfile
 from array import array
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ..errors import DataError, invalid_text
 from ..files import cache_result, create_folder, sha256_file, short_hash
@@ -22,6 +24,7 @@ UNPACKED = (".tar", ".tgz", ".zip", LINES, *COMPRESSED)
 SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
 TEXT, ENDS = "text", "ends"  # files of `unpack_lines`: texts, and the position where each ends
 LONGEST = 64 << 20  # bytes of one line
+VERSION = 2  # part of the name of an unpacked folder: increment it when other files are unpacked
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
 DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
 
@@ -29,7 +32,7 @@ DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOT
 def unpack(archive: Path, data_dir: Path) -> Path:
     """Return the folder with the content of a packed file, unpacked once."""
     sha256 = cache_result("sha256", [archive], data_dir, partial(sha256_file, archive))
-    name = f"{archive.name}-{short_hash([str(archive.absolute()), sha256])}"
+    name = f"{archive.name}-{short_hash([VERSION, str(archive.absolute()), sha256])}"
     folder = data_dir / "prepared" / name
     create_folder(folder, partial(unpack_into, archive=archive))
     return folder
@@ -44,7 +47,7 @@ def unpack_into(folder: Path, archive: Path) -> None:
         if archive.name.endswith(TARS):
             unpack_tar(archive, folder)
         elif archive.suffix == ".zip":
-            shutil.unpack_archive(archive, folder)
+            unpack_zip(archive, folder)
         else:
             unpack_compressed(archive, folder / archive.stem)
     # Damaged numbers and names cause errors of many kinds.
@@ -61,6 +64,18 @@ def unpack_tar(archive: Path, folder: Path) -> None:
         # The checksum of a compressed tar is behind its padding, which tarfile does not read.
         while tar.fileobj.read(LONGEST):
             pass
+
+
+def unpack_zip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as bundle:
+        for member in bundle.infolist():
+            path = PurePosixPath(member.filename)
+            # `extract` would write it inside of the folder, under another name.
+            if path.is_absolute() or ".." in path.parts:
+                raise zipfile.BadZipFile(f"{member.filename!r} would be outside of the folder")
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise zipfile.BadZipFile(f"{member.filename!r} is a link")
+            bundle.extract(member, folder)
 
 
 def unpack_compressed(archive: Path, target: Path) -> None:
