@@ -315,7 +315,10 @@ def test_an_unsafe_zip_is_refused_and_stays_inside(write_files, tmp_path, name, 
     assert not Path("/tmp/evil").exists()
 
 
-@pytest.mark.parametrize("kind", ["a.zip", "a.jsonl.gz", "a.tar.gz", "a.tar.bz2", "a.tar.xz"])
+PACKED = ("a.zip", "a.jsonl.gz", "a.tar", "a.tar.gz", "a.tar.bz2", "a.tar.xz")
+
+
+@pytest.mark.parametrize("kind", PACKED)
 def test_mutated_archive_gives_its_own_texts_or_is_refused(write_files, tmp_path, kind):
     members = {"a": b"to be or not\n" * 9, "b": b"to be"}
     if kind == "a.zip":
@@ -324,10 +327,12 @@ def test_mutated_archive_gives_its_own_texts_or_is_refused(write_files, tmp_path
         whole = compress_gzip(make_lines(*(text.decode() for text in members.values())))
     else:
         whole = COMPRESSIONS[kind[5:]](make_tar(*(entry(*member) for member in members.items())))
+    # In a plain tar only headers and end, each after 512 bytes of text, have checksums.
+    places = [n for n in range(len(whole)) if kind != "a.tar" or n // 512 in (0, 2, 4, 5)]
     rng = random.Random(0)
     for _ in range(200):
         mutated = bytearray(whole)
-        mutated[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        mutated[rng.choice(places)] ^= 1 << rng.randrange(8)
         path = write_files({kind: bytes(mutated[: rng.choice([-1, len(whole)])])}) / kind
         with suppress(DataError):
             splits = split_user_files([path], ALL_TRAIN, tmp_path / "data")

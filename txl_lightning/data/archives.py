@@ -61,6 +61,10 @@ def unpack_into(folder: Path, archive: Path) -> None:
 def unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
+        # tarfile takes a header that it cannot read for the end, which is of zeros.
+        tar.fileobj.seek(tar.offset)
+        if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
         # The checksum of a compressed tar is behind its padding, which tarfile does not read.
         while tar.fileobj.read(LONGEST):
             pass
