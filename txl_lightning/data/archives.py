@@ -25,6 +25,7 @@ SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
 TEXT, ENDS = "text", "ends"  # files of `unpack_lines`: texts, and the position where each ends
 LONGEST = 64 << 20  # bytes of one line
 VERSION = 2  # part of the name of an unpacked folder: increment it when other files are unpacked
+ZIP64 = 0xFFFF  # number of members that the end of a zip has if another record has the number
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
 DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
 
@@ -72,6 +73,11 @@ def unpack_tar(archive: Path, folder: Path) -> None:
 
 def unpack_zip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as bundle:
+        n_listed = len(bundle.infolist())
+        n_written = count_members(archive)
+        # A damaged length of one entry hides those after it.
+        if n_written not in (ZIP64, n_listed & 0xFFFF):
+            raise zipfile.BadZipFile(f"{n_listed:,} of {n_written:,} members are listed")
         for member in bundle.infolist():
             path = PurePosixPath(member.filename)
             # `extract` would write it inside of the folder, under another name.
@@ -80,6 +86,15 @@ def unpack_zip(archive: Path, folder: Path) -> None:
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise zipfile.BadZipFile(f"{member.filename!r} is a link")
             bundle.extract(member, folder)
+
+
+def count_members(archive: Path) -> int:
+    """Return the number of members, modulo 65,536, in the record that ends a zip."""
+    with archive.open("rb") as file:
+        # The record has 22 bytes and a comment of up to 64 KB.
+        file.seek(max(archive.stat().st_size - (22 + 0xFFFF), 0))
+        _, _, record = file.read().rpartition(b"PK\5\6")
+    return int.from_bytes(record[6:8], "little")
 
 
 def unpack_compressed(archive: Path, target: Path) -> None:
