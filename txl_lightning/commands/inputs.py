@@ -12,7 +12,7 @@ from ..data.id_files import open_array
 from ..data.settings import DataConfig
 from ..data.store import Store
 from ..data.text_files import SPLITS, find_slices
-from ..data.vocab import Vocabulary
+from ..data.vocab import Bytes, Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..files import check_file_writable, check_folder_writable
 from ..model import Network, Weights, pack_weights
@@ -64,7 +64,8 @@ def read_ids(
     """Return the first ids of a file, or else of a split of the checkpoint's text, as one document;
     print the share that is unknown."""
     if path is not None:
-        slices = find_slices(Path(path), DataConfig().data_folder)
+        is_bytes = isinstance(vocab, Bytes)
+        slices = find_slices(Path(path), DataConfig().data_folder, any_bytes=is_bytes)
         ids = np.concatenate([ids for each in slices for ids in vocab.encode(each)])[:n_most]
         warn_of_unknown(vocab, ids)
         return ids
