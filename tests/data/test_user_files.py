@@ -9,6 +9,7 @@ import random
 import stat
 import tarfile
 import zipfile
+from codecs import BOM_UTF8
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -178,6 +179,15 @@ def test_a_file_that_is_not_text_is_refused_with_what_it_is(write_files, content
         split_user_files([path], FRACTIONS, path.parent)
     # As data.vocab bytes asks for.
     assert split_user_files([path], ALL_TRAIN, path.parent, any_bytes=True)["train"]
+
+
+def test_a_byte_order_mark_is_no_text_but_bytes_are_read_as_they_are(write_files, tmp_path):
+    files = {"1": BOM_UTF8 + b"one\n", "2": BOM_UTF8, "3": b"3" + BOM_UTF8}
+    folder = write_files(files, "texts")
+    splits = split_user_files([folder], ALL_TRAIN, tmp_path)
+    assert texts(splits)["train"] == [b"one\n", files["3"]]
+    splits = split_user_files([folder], ALL_TRAIN, tmp_path, any_bytes=True)
+    assert texts(splits)["train"] == [*files.values()]
 
 
 @pytest.mark.parametrize("unit", ["none", "lines"])

@@ -121,10 +121,10 @@ def read_prompt_ids(text: str, n_token: int) -> np.ndarray:
 
 
 def read_text(path: str) -> str:
-    """Return the text of a file, or of the standard input for "-"."""
+    """Return the text of a file, or of the standard input for "-", without a byte order mark."""
     raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     try:
-        return raw.decode()
+        return raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         name = "the standard input" if path == "-" else path
         raise DataError(f"prompt: {name}: byte {error.start} is not UTF-8 text") from error
