@@ -9,6 +9,7 @@ from txl_lightning.errors import StorageError
 from txl_lightning.files import (
     check_file_writable,
     check_folder_writable,
+    create_folder,
     local_path,
     write_text,
 )
@@ -34,6 +35,13 @@ def test_a_folder_is_created_unless_a_file_has_its_path(tmp_path):
     (tmp_path / "c").touch()
     with pytest.raises(StorageError, match=r"out: .*c: cannot be written"):
         check_folder_writable("out", tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["books", "books[1].zip"])
+def test_what_a_killed_process_has_left_of_a_folder_is_removed(tmp_path, name):
+    (tmp_path / f".{name}.part-killed").mkdir()
+    create_folder(tmp_path / name, lambda part: (part / "1.txt").touch())
+    assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.lock"}
 
 
 def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):

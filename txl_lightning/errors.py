@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import timedelta
@@ -210,13 +210,16 @@ def prefix_errors(prefix: str, joint: str = ".") -> Iterator[None]:
         raise kind(f"{prefix}{joint}{error}") from error
 
 
-def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted key."""
+def flatten_settings(
+    settings: Mapping[str, Any], prefix: str = "", options: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return nested settings by dotted key; an option may have a mapping as its value."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         key = f"{prefix}{name}"
-        is_group = isinstance(value, Mapping)
-        flat |= flatten_settings(value, f"{key}.") if is_group else {key: value}
+        is_option = key in options and not any(each.startswith(f"{key}.") for each in options)
+        is_group = isinstance(value, Mapping) and not is_option
+        flat |= flatten_settings(value, f"{key}.", options) if is_group else {key: value}
     return flat
 
 

@@ -1,5 +1,6 @@
 """Atomic files and folders, JSON and YAML, included configs, and checks of writable paths."""
 
+import glob
 import hashlib
 import json
 import os
@@ -64,7 +65,7 @@ def create_folder(
             if is_usable():
                 return
             # Partial content of processes that died.
-            for part in folder.parent.glob(f".{folder.name}.part-*"):
+            for part in folder.parent.glob(f".{glob.escape(folder.name)}.part-*"):
                 shutil.rmtree(part)
             with tempfile.TemporaryDirectory(
                 dir=folder.parent, prefix=f".{folder.name}.part-", ignore_cleanup_errors=True

@@ -15,7 +15,9 @@ import yaml
 
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load
+from txl_lightning.commands.inputs import read_ids
 from txl_lightning.data import corpora
+from txl_lightning.data.vocab import Bytes
 from txl_lightning.evaluation import tuning
 
 LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--drop_last=true")
@@ -185,6 +187,14 @@ def test_words_of_the_standard_input_are_counted_in_bytes(
     assert (record["text"], record["tokens"]) == ("-", 90)
     assert record["bytes_scored"] == pytest.approx(89 * 7 / 3)
     assert record["bits_per_byte"] == pytest.approx(record["bits_per_word"] * 3 / 7)
+
+
+def test_a_byte_model_is_measured_on_a_file_that_is_not_text(measure):
+    content = b"\0\xff\x89caf\xe9" * 20
+    Path("any.dat").write_bytes(content)
+    assert measure("--path=any.dat")["bytes_scored"] == len(content) - 1
+    # As inspect and recl read it.
+    assert read_ids(None, Bytes(), "any.dat", "test").tolist() == [*content]
 
 
 def test_first_token_of_a_document_is_not_scored_whatever_the_unit_of_the_text(measure, tmp_path):

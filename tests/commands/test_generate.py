@@ -15,8 +15,9 @@ from txl_lightning import __main__ as entry
 from txl_lightning import generation
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.commands.generate import Printer, print_steps
-from txl_lightning.commands.inputs import read_prompt
+from txl_lightning.commands.inputs import read_prompt, read_prompt_lines
 from txl_lightning.data.vocab import Characters
+from txl_lightning.errors import DataError
 from txl_lightning.generation import start_decoding
 from txl_lightning.signals import defer_signals, exit_on_signals
 
@@ -108,6 +109,20 @@ def test_each_sample_and_prompt_is_continued_as_if_alone(generate, tmp_path):
     alone = [generate(f"--prompt={text}", "--temperature=0", *options) for text in prompts]
     together = generate("--prompts=prompts.txt", "--temperature=0", "--num_samples=2", *options)
     assert together == number_texts([text for text in alone for _ in range(2)])
+
+
+def test_a_prompt_ends_with_its_line_not_at_other_separators_of_python(tmp_path):
+    (tmp_path / "prompts.txt").write_bytes("a\fb\u0085c\u2028d\r\n\r\ne\r\n".encode())
+    assert read_prompt_lines(str(tmp_path / "prompts.txt")) == ["a\fb\u0085c\u2028d", "e"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path):
+    path = tmp_path / "prompt.txt"
+    path.write_text("\ufeffabc\n")
+    assert read_prompt(None, str(path)) == "abc\n"
+    path.write_bytes("\ufeffabc".encode() + b"\xe9")
+    with pytest.raises(DataError, match=r"byte 6 is not UTF-8"):
+        read_prompt(None, str(path))
 
 
 def test_texts_differ_without_a_seed(generate):

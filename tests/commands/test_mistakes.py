@@ -36,6 +36,7 @@ MISTAKES = [
     ("evaluate --batch_size=151", 3, "the text has 300 tokens; batch_size 151 needs 2 in each"),
     ("evaluate --out=none/all.jsonl", 6, "out: none/all.jsonl: there is no folder none"),
     # Before a text is read, which may take hours.
+    ("evaluate --per_token=pipe", 2, "per_token: invalid pipe; expected a file, not a pipe"),
     ("evaluate --document_unit=lines", 2, "document_unit: invalid lines; expected path or"),
     ("evaluate --device=cuda", 2, "device: invalid cuda; expected cpu, because torch fi"),
     ("recl --step=10 --max_context=19", 2, "max_context: invalid 19; expected at least 2 * step"),
@@ -51,6 +52,7 @@ def test_a_mistake_is_one_line_with_its_exit_code(
 ):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "empty.txt").write_bytes(b"\n")
+    os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     command, *options = shlex.split(words)

@@ -8,6 +8,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from txl_lightning.data import store
 from txl_lightning.data.recipe import Recipe, prepare_folder
 from txl_lightning.data.store import FILES, Store, open_store
 from txl_lightning.data.text_files import whole_file
@@ -42,11 +43,11 @@ def stored(tmp_path, write_files):
     path = write_files({"a.txt": b"".join(b"%d line\n" % n for n in range(400))}) / "a.txt"
     splits = {"train": whole_file(path), "val": [], "test": whole_file(path)}
     recipe = Recipe(splits, document_unit="lines")
-    store = prepare_folder(recipe, tmp_path / "store", tmp_path / "data")
+    prepared = prepare_folder(recipe, tmp_path / "store", tmp_path / "data")
     Counted.copies.clear()
-    for path in store.folder.iterdir():
+    for path in prepared.folder.iterdir():
         Counted().pipe_file(f"/store/{path.name}", path.read_bytes())
-    yield store
+    yield prepared
     Counted.store.clear()
 
 
@@ -54,15 +55,15 @@ def open_there(folder: Path, url: str = "counted://store/") -> Store:
     return open_store(url, folder / "there")
 
 
-def read(store: Store) -> list:
-    texts = [store.text(split) for split in ("train", "val", "test")]
-    return [store.fingerprint, *([text.ids.tolist(), text.starts.tolist()] for text in texts)]
+def read(opened: Store) -> list:
+    texts = [opened.text(split) for split in ("train", "val", "test")]
+    return [opened.fingerprint, *([text.ids.tolist(), text.starts.tolist()] for text in texts)]
 
 
 def test_a_store_at_a_url_is_that_on_disk_and_is_copied_once(stored, tmp_path):
     assert read(open_there(tmp_path)) == read(stored)
     assert read(open_there(tmp_path)) == read(stored)
-    assert Counted.copies == dict.fromkeys(["manifest.json", *FILES], 1)
+    assert Counted.copies == dict.fromkeys(FILES, 1)
 
 
 def test_a_changed_store_is_copied_anew(stored, tmp_path):
@@ -76,7 +77,7 @@ def test_a_changed_store_is_copied_anew(stored, tmp_path):
 
 def test_a_copy_that_is_cut_is_no_store_and_is_made_again(stored, tmp_path, monkeypatch):
     monkeypatch.setattr(Counted, "is_cut", True)
-    reason = r"counted://store/: cannot be fetched \(ConnectionError: connection lost here\)"
+    reason = r"counted://store: cannot be fetched \(ConnectionError: connection lost here\)"
     with pytest.raises(DataError, match=reason):
         open_there(tmp_path)
     assert not [*tmp_path.glob("there/prepared/fetched/?*[0-9a-f]/*.ids")]
@@ -84,12 +85,30 @@ def test_a_copy_that_is_cut_is_no_store_and_is_made_again(stored, tmp_path, monk
     assert read(open_there(tmp_path)) == read(stored)
 
 
-def test_a_damaged_object_is_refused_by_its_name(stored, tmp_path):
-    content = bytearray(Counted().cat_file("/store/train.ids"))
-    content[70] ^= 1
-    Counted().pipe_file("/store/train.ids", bytes(content))
-    with pytest.raises(DataError, match=r"train\.ids: damaged: its checksum is not the manifest's"):
-        open_there(tmp_path)
+@pytest.mark.parametrize("name", ["manifest.json", "train.ids"])
+def test_a_damaged_object_is_refused_by_its_name_and_copied_again_when_it_is_repaired(
+    stored, tmp_path, name
+):
+    path = stored.folder / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-9])
+    url = stored.folder.as_uri()
+    with pytest.raises(DataError, match=rf"data\.store: {url}/{name}: damaged"):
+        open_there(tmp_path, url)
+    assert not [*tmp_path.glob("there/prepared/fetched/?*[0-9a-f]/*.ids")]
+    path.write_bytes(content)
+    assert read(open_there(tmp_path, url)) == read(stored)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_copy_that_is_damaged_later_is_made_again(stored, tmp_path, monkeypatch, whole):
+    ids = open_there(tmp_path).folder / "train.ids"
+    ids.write_bytes(ids.read_bytes()[:-9])
+    if whole:
+        # As if the file looked unchanged.
+        monkeypatch.setattr(store, "cache_result", lambda *_: None)
+    assert read(open_store("counted://store", tmp_path / "there", whole)) == read(stored)
+    assert Counted.copies == dict.fromkeys(FILES, 2)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.evaluation.scoring import evaluate, score_text
+from txl_lightning.generation.state import advance, start_decoding
 from txl_lightning.model import EvalLengths, pack_weights
-from txl_lightning.model.adaptation import Adaptation, AdaptedReader
+from txl_lightning.model.adaptation import Adaptation, AdaptedReader, make_adapted_reader
 from txl_lightning.model.state_cache import StateCache, sum_matches
 
 CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3).fill()
@@ -224,6 +225,15 @@ def test_a_cache_is_unchanged_by_later_ones(net):
     assert not torch.allclose(one.score(tokens_BL), two.score(tokens_BL))
     rows, last = torch.tensor([1, 0, 1]), tokens_BL[:, -1:]
     torch.testing.assert_close(one.rows(rows).score(last[rows]), one.score(last)[rows])
+
+
+@pytest.mark.parametrize("weight", [0.4, 1.0])
+def test_where_a_cache_sees_no_state_the_network_alone_predicts(net, weight):
+    use = Adaptation(cache_len=5, cache_theta=3.0, cache_weight=weight)
+    state = start_decoding(net, [torch.tensor([3])], None, 0, use)
+    logits_BV, _ = advance(make_adapted_reader(net, use), state)
+    expected_BV = net(torch.tensor([[3]]))[0][:, -1]
+    torch.testing.assert_close(logits_BV.softmax(-1), expected_BV.softmax(-1))
 
 
 def test_sums_of_matches_are_those_of_every_pair():

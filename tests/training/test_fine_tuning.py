@@ -111,3 +111,44 @@ def test_a_larger_patience_continues_a_run_that_early_stopping_has_ended(accepte
         path = tmp_path / "runs" / "version_0" / "checkpoints" / "last.ckpt"
         steps.append(load_checkpoint(path).saved["global_step"])
     assert steps == [4, 4, 8]
+
+
+def test_another_text_is_measured_with_the_vocabulary_of_the_run(
+    accepted, sizes, text_file, other_text, tmp_path
+):
+    where = [f"--data.data_dir={tmp_path / 'data'}", f"--trainer.default_root_dir={tmp_path / 'r'}"]
+    options = ["--data.vocab=bpe", "--data.subwords.n_token=270", "--trainer.max_steps=2"]
+    accepted("fit", *sizes, *options, f"--data.path={text_file}", *where)
+    run = tmp_path / "r" / "version_0"
+    with pytest.warns(UserWarning, match="data.allow_mismatch is true"):
+        accepted("test", run, f"--data.path={other_text}", "--data.allow_mismatch=true", *where)
+    stores = [*(tmp_path / "data" / "prepared").glob("*/vocab.json")]
+    assert len(stores) == 2
+    assert len({store.read_text() for store in stores}) == 1
+
+
+def test_a_fine_tuned_run_needs_nothing_of_the_run_that_it_started_from(
+    accepted, run_folder, fine_tune, tmp_path
+):
+    first = shutil.copytree(run_folder, tmp_path / "first" / "version_0")
+    accepted(*fine_tune, f"--ckpt_path={first}", "--trainer.max_steps=2")
+    shutil.rmtree(first)
+    tuned = tmp_path / "tuned" / "version_0"
+    assert "perplexity" in accepted("test", tuned).out
+    accepted(*fine_tune, "--resume=auto", "--trainer.max_steps=3")
+    assert load_checkpoint(tuned).saved["global_step"] == 3
+
+
+@pytest.mark.parametrize("spell", [lambda path: path.name, lambda path: f"./{path.name}"])
+def test_a_run_continues_on_its_own_text_however_its_path_is_spelled(
+    accepted, sizes, text_file, tmp_path, monkeypatch, spell
+):
+    where = [f"--trainer.default_root_dir={tmp_path / 'r'}"]
+    accepted("fit", *sizes, *where, f"--data.path={text_file}", "--data.restart_len=16")
+    monkeypatch.chdir(text_file.parent)
+    run = tmp_path / "r" / "version_0"
+    given = [f"--data.path={spell(text_file)}", f"--ckpt_path={run}", "--trainer.max_steps=6"]
+    said = accepted("fit", *where, *given).err
+    assert "fine-tuning" not in said
+    data = load_data_settings(tmp_path / "r" / "version_1" / "checkpoints" / "last.ckpt")
+    assert (data["restart_len"], data["tgt_len"]) == (16, 8)

@@ -13,6 +13,7 @@ import yaml
 import txl_lightning
 from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig, imports
 from txl_lightning.analysis.context_length import score_context
+from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.model import CachedReader, EvalLengths, make_reader
 from txl_lightning.model.config import describe_config, make_config
 from txl_lightning.model.contract import join_rows
@@ -446,3 +447,30 @@ def test_workers_encode_with_a_vocabulary_of_a_package(accepted, own_package, te
     assert len(files) > 3
     for path in files:
         assert (Path("store2") / path.relative_to("store1")).read_bytes() == path.read_bytes()
+
+
+MAPPED = """
+from dataclasses import dataclass, field
+
+from my_package import MyConfig
+
+
+@dataclass(frozen=True)
+class MappedConfig(MyConfig):
+    shares: dict[str, float] = field(default_factory=dict)
+"""
+
+
+@pytest.mark.parametrize("shares", [{"a": 1.5, "b": 2.0}, {}])
+def test_a_run_continues_with_a_setting_that_is_a_mapping(
+    own_package, accepted, settings, tmp_path, shares
+):
+    (tmp_path / "mapped.py").write_text(MAPPED)
+    allow = "--allow_imports=mapped"
+    where = f"--trainer.default_root_dir={tmp_path / 'r'}"
+    named = ["--model.net=mapped.MappedConfig", f"--model.net.shares={json.dumps(shares)}"]
+    accepted("fit", allow, *named, *settings, where)
+    accepted("fit", allow, *settings, where, "--resume=auto", "--trainer.max_steps=6")
+    net = load_checkpoint(tmp_path / "r" / "version_0").settings["net"]
+    assert net["shares"] == shares
+    accepted("test", tmp_path / "r" / "version_0", allow)

@@ -73,6 +73,15 @@ def test_a_resumed_run_takes_what_remains_of_its_passes(accepted):
     assert "trained 68 of 68 steps" in run_fit(accepted, "runs", "--resume=auto", *other)
 
 
+@pytest.mark.filterwarnings("ignore:reading from the start of the text")
+def test_passes_before_other_rows_count_in_each_later_resume(accepted):
+    run_fit(accepted, "runs", "--trainer.max_steps=45")
+    other = ("--resume=auto", "--data.batch_size=4", "--trainer.max_epochs=3")
+    run_fit(accepted, "runs", *other, "--trainer.max_steps=50")
+    # One pass was done before; of the two others, of 23 segments, 41 segments remain.
+    assert "trained 91 of 91 steps" in run_fit(accepted, "runs", *other)
+
+
 @pytest.mark.filterwarnings("ignore:.*allow_mismatch is true", "ignore:reading from the start")
 def test_a_pass_over_another_text_is_whole(accepted, tmp_path):
     run_fit(accepted, "runs", "--trainer.max_epochs=1")

@@ -67,6 +67,7 @@ def evaluate_command(
     expected = "0 with window, which sees only its own tokens"
     require(not is_window or settings.mem_len == 0, "mem_len", settings.mem_len, expected)
     check_array_file("per_token", per_token)
+    require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))
     with TemporaryDirectory(prefix="txl-") as folder:

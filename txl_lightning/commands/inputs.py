@@ -12,7 +12,7 @@ from ..data.id_files import open_array
 from ..data.settings import DataConfig
 from ..data.store import Store
 from ..data.text_files import SPLITS, find_slices
-from ..data.vocab import Vocabulary
+from ..data.vocab import Bytes, Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..files import check_file_writable, check_folder_writable
 from ..model import Network, Weights, pack_weights
@@ -64,7 +64,8 @@ def read_ids(
     """Return the first ids of a file, or else of a split of the checkpoint's text, as one document;
     print the share that is unknown."""
     if path is not None:
-        slices = find_slices(Path(path), DataConfig().data_folder)
+        is_bytes = isinstance(vocab, Bytes)
+        slices = find_slices(Path(path), DataConfig().data_folder, any_bytes=is_bytes)
         ids = np.concatenate([ids for each in slices for ids in vocab.encode(each)])[:n_most]
         warn_of_unknown(vocab, ids)
         return ids
@@ -98,7 +99,8 @@ def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
 
 
 def read_prompt_lines(path: str) -> list[str]:
-    lines = [line for line in read_text(path).splitlines() if line]
+    # str.splitlines also splits at characters such as a form feed.
+    lines = [line for line in read_text(path).replace("\r\n", "\n").split("\n") if line]
     require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
     return lines
 
@@ -119,10 +121,10 @@ def read_prompt_ids(text: str, n_token: int) -> np.ndarray:
 
 
 def read_text(path: str) -> str:
-    """Return the text of a file, or of the standard input for "-"."""
+    """Return the text of a file, or of the standard input for "-", without a byte order mark."""
     raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     try:
-        return raw.decode()
+        return raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         name = "the standard input" if path == "-" else path
         raise DataError(f"prompt: {name}: byte {error.start} is not UTF-8 text") from error

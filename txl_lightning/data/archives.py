@@ -6,10 +6,12 @@ import gzip
 import json
 import lzma
 import shutil
+import stat
 import tarfile
+import zipfile
 from array import array
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ..errors import DataError, invalid_text
 from ..files import cache_result, create_folder, sha256_file, short_hash
@@ -22,6 +24,8 @@ UNPACKED = (".tar", ".tgz", ".zip", LINES, *COMPRESSED)
 SEVERAL = (*TARS, ".zip", LINES, *(f"{LINES}{ending}" for ending in COMPRESSED))
 TEXT, ENDS = "text", "ends"  # files of `unpack_lines`: texts, and the position where each ends
 LONGEST = 64 << 20  # bytes of one line
+VERSION = 2  # part of the name of an unpacked folder: increment it when other files are unpacked
+ZIP64 = 0xFFFF  # number of members that the end of a zip has if another record has the number
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
 DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
 
@@ -29,7 +33,7 @@ DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOT
 def unpack(archive: Path, data_dir: Path) -> Path:
     """Return the folder with the content of a packed file, unpacked once."""
     sha256 = cache_result("sha256", [archive], data_dir, partial(sha256_file, archive))
-    name = f"{archive.name}-{short_hash([str(archive.absolute()), sha256])}"
+    name = f"{archive.name}-{short_hash([VERSION, str(archive.absolute()), sha256])}"
     folder = data_dir / "prepared" / name
     create_folder(folder, partial(unpack_into, archive=archive))
     return folder
@@ -44,7 +48,7 @@ def unpack_into(folder: Path, archive: Path) -> None:
         if archive.name.endswith(TARS):
             unpack_tar(archive, folder)
         elif archive.suffix == ".zip":
-            shutil.unpack_archive(archive, folder)
+            unpack_zip(archive, folder)
         else:
             unpack_compressed(archive, folder / archive.stem)
     # Damaged numbers and names cause errors of many kinds.
@@ -58,9 +62,39 @@ def unpack_into(folder: Path, archive: Path) -> None:
 def unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
+        # tarfile takes a header that it cannot read for the end, which is of zeros.
+        tar.fileobj.seek(tar.offset)
+        if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
         # The checksum of a compressed tar is behind its padding, which tarfile does not read.
         while tar.fileobj.read(LONGEST):
             pass
+
+
+def unpack_zip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as bundle:
+        n_listed = len(bundle.infolist())
+        n_written = count_members(archive)
+        # A damaged length of one entry hides those after it.
+        if n_written not in (ZIP64, n_listed & 0xFFFF):
+            raise zipfile.BadZipFile(f"{n_listed:,} of {n_written:,} members are listed")
+        for member in bundle.infolist():
+            path = PurePosixPath(member.filename)
+            # `extract` would write it inside of the folder, under another name.
+            if path.is_absolute() or ".." in path.parts:
+                raise zipfile.BadZipFile(f"{member.filename!r} would be outside of the folder")
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise zipfile.BadZipFile(f"{member.filename!r} is a link")
+            bundle.extract(member, folder)
+
+
+def count_members(archive: Path) -> int:
+    """Return the number of members, modulo 65,536, in the record that ends a zip."""
+    with archive.open("rb") as file:
+        # The record has 22 bytes and a comment of up to 64 KB.
+        file.seek(max(archive.stat().st_size - (22 + 0xFFFF), 0))
+        _, _, record = file.read().rpartition(b"PK\5\6")
+    return int.from_bytes(record[6:8], "little")
 
 
 def unpack_compressed(archive: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ from .recipe import Recipe, prepare_text
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .text_files import SPLITS, SUFFIXES, has_documents, split_user_files
-from .vocab.base import BUILT_IN, Vocabulary
+from .vocab.base import BUILT_IN, Bytes, Vocabulary
 from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
 
@@ -169,7 +169,9 @@ class DataConfig:
             if theirs != ours:
                 raise DataError(f"{self.store}: vocabulary {theirs}; the checkpoint's is {ours}")
             return EvalText.from_store(self.name, store, split)
-        recipe = self.make_recipe()
+        # Bytes are read from any file.
+        is_bytes = self.kind == "path" and isinstance(vocab, Bytes)
+        recipe = (replace(self, vocab="bytes") if is_bytes else self).make_recipe()
         saved = folder / "vocab.json"
         nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
         if split not in nonempty:

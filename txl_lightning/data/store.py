@@ -182,30 +182,37 @@ def map_array(path: Path, dtype: np.dtype) -> ndarray:
 
 def open_store(path: str, data_dir: Path, whole: bool = False) -> Store:
     """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged."""
-    folder = fetch_store(path, data_dir) if "://" in path else Path(path).expanduser()
-    store = Store(folder, data_dir)
+    if "://" in path:
+        return fetch_store(path, data_dir, whole)
+    store = Store(Path(path).expanduser(), data_dir)
     if problem := store.find_damage(whole):
         raise DataError(f"data.store: {problem}; copy it again, or write it with prepare --out")
     return store
 
 
-def fetch_store(url: str, data_dir: Path) -> Path:
-    """Copy a store at a URL that fsspec reads, once for each manifest; return the copy's folder."""
+def fetch_store(url: str, data_dir: Path, whole: bool = False) -> Store:
+    """Copy a store at a URL that fsspec reads, once for each manifest, and again if the copy is
+    damaged; return the copy. A damaged store is a DataError, and leaves no copy."""
     # Slow to import, and needed only here.
     from fsspec.core import url_to_fs
 
+    url = url.rstrip("/")
     with explain_fetch_errors(url):
-        fs, path = url_to_fs(url.rstrip("/"))
+        fs, path = url_to_fs(url)
         manifest = fs.cat_file(f"{path}/manifest.json")
 
     def fetch(part: Path) -> None:
+        (part / "manifest.json").write_bytes(manifest)
         with explain_fetch_errors(url):
-            for name in ("manifest.json", *FILES):
+            for name in FILES:
                 fs.get_file(f"{path}/{name}", str(part / name))
+        if problem := Store(part, data_dir).find_damage(whole=True):
+            advice = "start again, or write it with prepare --out"
+            raise DataError(f"data.store: {problem.replace(str(part), url)}; {advice}")
 
     folder = data_dir / "prepared" / "fetched" / hashlib.sha256(manifest).hexdigest()[:16]
-    files.create_folder(folder, fetch)
-    return folder
+    files.create_folder(folder, fetch, lambda: not Store(folder, data_dir).find_damage(whole))
+    return Store(folder, data_dir)
 
 
 @contextmanager

@@ -221,6 +221,7 @@ class TrainingLoader:
     read_as: Mapping[str, Any] = field(default_factory=dict)
     n_segment: int | None = None  # repeat only the first ones (Lightning's overfit_batches)
     consumed: int = 0
+    n_before: int = 0  # targets of this text that were read before the settings changed
 
     def __len__(self) -> int:
         # It is endless, but without a length Lightning would prefetch batches.
@@ -243,7 +244,9 @@ class TrainingLoader:
         self.consumed = segment.index + 1
 
     def state_dict(self) -> dict[str, Any]:
-        return {"consumed": self.consumed, "read_as": self.read_as}
+        n_read = self.n_before + self.count_targets(self.consumed)
+        counts = {"consumed": self.consumed, "n_before": self.n_before, "n_read": n_read}
+        return {"read_as": self.read_as} | counts
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position; if the reading settings changed, start from the beginning."""
@@ -251,7 +254,15 @@ class TrainingLoader:
         if changed:
             values = (f"{name} was {was}, is {self.read_as[name]}" for name, was in changed.items())
             warnings.warn(f"reading from the start of the text: {'; '.join(values)}", stacklevel=2)
-        self.consumed = 0 if changed else state["consumed"]
+        self.consumed, self.n_before = self.find_position(state)
+
+    def find_position(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Return the segments that were read as now, and the targets that were read otherwise."""
+        changed = self.find_changes(state["read_as"])
+        if not changed:
+            return state["consumed"], state.get("n_before", 0)
+        # Of another text nothing was read.
+        return 0, 0 if "text" in changed else state.get("n_read", 0)
 
     def find_changes(self, read_as: Mapping[str, Any]) -> dict[str, Any]:
         """Return the former values of reading settings that have changed."""

@@ -99,9 +99,13 @@ Splits = dict[str, list[FileSlice]]  # slices of train, val and test
 
 
 def whole_file(path: Path, is_text: bool = False) -> list[FileSlice]:
-    """Return a file as one slice, or no slice if it is empty; OSError if there is none."""
+    """Return a file as one slice, or no slice if it is empty; OSError if there is none. A text
+    has no byte order mark."""
     size = path.stat().st_size
-    return [FileSlice(path, 0, size, is_text=is_text)] if size else []
+    with path.open("rb") as file:
+        has_mark = is_text and file.read(3) == codecs.BOM_UTF8
+    start = len(codecs.BOM_UTF8) if has_mark else 0
+    return [FileSlice(path, start, size, is_text=is_text)] if size > start else []
 
 
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:

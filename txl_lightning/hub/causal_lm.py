@@ -278,7 +278,10 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         push_to_hub: bool = False,
         **_: Any,
     ) -> None:
-        """Write the folder that `convert` writes, or for TransfoXL the one of transformers 4."""
+        """Write the folder that `convert` writes, or for TransfoXL the one of transformers 4.
+
+        mem_len of `from_pretrained` says how the network is read, and is not saved.
+        """
         require(not push_to_hub, "push_to_hub", True, "False; call push_to_hub(NAME)")
         if not is_main_process:
             return

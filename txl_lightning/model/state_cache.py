@@ -112,7 +112,9 @@ class StateCache:
         logp_BV = logits_BV.log_softmax(-1, torch.promote_types(logits_BV.dtype, torch.float32))
         cache_BV = torch.zeros_like(logp_BV)
         for row, _, weight_1S, next_S in self._weigh(1, doc_pos_B1):
-            cache_BV[row].index_add_(0, next_S, (weight_1S[0] / weight_1S.sum()).to(cache_BV))
+            cache_BV[row].index_add_(0, next_S, weight_1S[0].to(cache_BV))
+            # 0 / 0 is nan where no slot is seen.
+            cache_BV[row] /= weight_1S.sum().to(cache_BV)
         return mix_logp(logp_BV, cache_BV.log(), self.weight)
 
     def _weigh(

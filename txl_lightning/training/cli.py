@@ -160,7 +160,7 @@ class TxlCLI(LightningCLI):
             expected = f"{saved}, as in the checkpoint"
             errors.require(given is None, f"model.net.{CLASS}", given, expected)
             self.parser = make_parser(self.command, self.words, saved)
-        about = not self.is_new_text, self.config.data, self.words
+        about = not self.is_new_text, self.config.data, self.words, self.parser.names
         try:
             self.parser.set_defaults(find_defaults(checkpoint, *about))
         except KeyError as error:

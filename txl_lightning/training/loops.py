@@ -75,18 +75,13 @@ class PassLimit:
     def load(self, checkpoint: dict[str, Any]) -> None:
         """Set the steps that remain of a resumed run, also with other rows or segments."""
         loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader") or [{}]
-        position = loaders[0]
-        n_segment = self.loader.count_segments(self.n_pass)
-        changes = self.loader.find_changes(position.get("read_as", {}))
-        if not changes:
-            n_segment -= position["consumed"]
-        # Of another text nothing was read.
-        elif "text" not in changes:
-            # It reads the text from its beginning: what remains are tokens.
-            per_pass = self.loader.count_segments(1)
-            done = checkpoint.get(KEY, {}).get("tokens", 0) / self.loader.count_targets(per_pass)
-            n_segment = max(self.n_pass - done, 0.0) * per_pass
-        self.set_steps(checkpoint["global_step"], n_segment)
+        # Earlier releases did not save n_read.
+        position = {"n_read": checkpoint.get(KEY, {}).get("tokens", 0), "read_as": {}} | loaders[0]
+        consumed, n_before = self.loader.find_position(position)
+        per_pass = self.loader.count_segments(1)
+        before = per_pass * n_before / self.loader.count_targets(per_pass)
+        n_segment = self.loader.count_segments(self.n_pass) - consumed - before
+        self.set_steps(checkpoint["global_step"], max(n_segment, 0))
 
     def describe(self) -> str:
         """Return the passes as steps, for the user."""

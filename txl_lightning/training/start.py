@@ -1,6 +1,6 @@
 """The checkpoint that a command starts from: find it, its settings, what conflicts, its weights."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..checkpoints.mirror import fetch_newer
 from ..command_line import PROGRAM, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
+from ..data.vocab.base import BUILT_IN
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..files import find_config, load_yaml
 from ..model.config import CLASS, LEARNED
@@ -71,11 +72,15 @@ def find_start(
 
 
 def find_defaults(
-    checkpoint: LoadedCheckpoint, gets_text: bool, data: Namespace, words: list[str]
+    checkpoint: LoadedCheckpoint,
+    gets_text: bool,
+    data: Namespace,
+    words: list[str],
+    options: Collection[str],
 ) -> dict[str, Any]:
     """Return the checkpoint's settings, which those that are given override; if it gets its run's
     text, also those of that text, unless another one is given."""
-    defaults = flatten_settings(checkpoint.settings, "model.")
+    defaults = flatten_settings(checkpoint.settings, "model.", options)
     # n_token comes from the text; that kernel was the fastest on the machine that trained it.
     for key in ("n_token",) if CLASS in checkpoint.settings["net"] else ("n_token", "kernel"):
         defaults.pop(f"model.net.{key}", None)
@@ -86,9 +91,20 @@ def find_defaults(
         return defaults
     settings = load_data_settings(checkpoint.path)
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
-    if list_texts(data) != DEFAULT_TEXTS or any(word.startswith("--data.corpus") for word in words):
+    given = list_texts(data)
+    is_given = given != DEFAULT_TEXTS or any(word.startswith("--data.corpus") for word in words)
+    is_other = is_given and given != list_texts(settings)
+    if is_other:
         names -= set(TEXTS)
-    return defaults | flatten_settings({name: settings[name] for name in names}, "data.")
+    if vocab.is_file() and (is_other or is_missing_file(settings.get("vocab"))):
+        # Of another text, "bpe" would make another vocabulary.
+        names -= {"vocab"}
+    return defaults | flatten_settings({name: settings[name] for name in names}, "data.", options)
+
+
+def is_missing_file(vocab: str | None) -> bool:
+    """Return True for the path of a file that is gone, as the vocabulary of a moved run."""
+    return bool(vocab) and vocab not in BUILT_IN and not Path(vocab).expanduser().is_file()
 
 
 def require_inputs(command: str, words: list[str], checkpoint: LoadedCheckpoint | None) -> None:
@@ -113,7 +129,16 @@ def names_new_text(data: Namespace, path: Path) -> bool:
 
 
 def list_texts(data: Namespace | dict[str, Any]) -> list[Any]:
-    return [data.get(name) for name in TEXTS]
+    """Return the settings that name the text, with paths as absolute ones."""
+    corpus, *paths = (data.get(name) for name in TEXTS)
+    return [corpus, *map(make_absolute, paths)]
+
+
+def make_absolute(paths: Any) -> Any:
+    """Return a path, or paths, as absolute ones; a URL and None as they are."""
+    if not paths or isinstance(paths, list):
+        return paths and [make_absolute(path) for path in paths]
+    return paths if "://" in str(paths) else str(Path(paths).expanduser().resolve())
 
 
 def list_given_runs(words: Sequence[str]) -> list[Path]:

@@ -237,6 +237,9 @@ def test_vocabulary_is_built_by_its_name_and_loaded_by_its_path(
         ("the 99\r\n\r\n cat\t3 x\nthe\n<S>", ("the", "cat", "<S>", "<unk>")),
         ('{ 12\n} 9\n"a": 3\n<UNK> 1\n', ("{", "}", '"a":', "<UNK>", "<S>")),
         ("7", ("7", "<S>", "<unk>")),
+        # A byte order mark.
+        ("\ufeffthe\ncat\n", ("the", "cat", "<S>", "<unk>")),
+        ('\ufeff["a", "b"]', ("a", "b", "<S>", "<unk>")),
         ('["a", "b"]', ("a", "b", "<S>", "<unk>")),
         ('{"b": 1, "a": 0}', ("a", "b", "<S>", "<unk>")),
     ],

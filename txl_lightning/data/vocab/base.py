@@ -254,7 +254,8 @@ def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabular
     Words are in the order of their ids: one per line, or JSON, as a list or with their ids.
     OSError if the file cannot be read, ValueError if it is none of these.
     """
-    text = path.read_text(encoding="utf-8")
+    # Without a byte order mark.
+    text = path.read_text(encoding="utf-8").removeprefix("\ufeff")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
