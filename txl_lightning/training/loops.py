@@ -80,8 +80,8 @@ class PassLimit:
         consumed, n_before = self.loader.find_position(position)
         per_pass = self.loader.count_segments(1)
         before = per_pass * n_before / self.loader.count_targets(per_pass)
-        n_segment = self.loader.count_segments(self.n_pass) - consumed - before
-        self.set_steps(checkpoint["global_step"], max(n_segment, 0))
+        n_segment = max(self.loader.count_segments(self.n_pass) - before, 0) - consumed
+        self.set_steps(checkpoint["global_step"], n_segment)
 
     def describe(self) -> str:
         """Return the passes as steps, for the user."""

@@ -15,6 +15,7 @@ from ..checkpoints.mirror import fetch_newer
 from ..command_line import PROGRAM, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
+from ..data.tasks import TASKS
 from ..data.vocab.base import BUILT_IN
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..files import find_config, load_yaml
@@ -85,7 +86,7 @@ def find_defaults(
     for key in ("n_token",) if CLASS in checkpoint.settings["net"] else ("n_token", "kernel"):
         defaults.pop(f"model.net.{key}", None)
     vocab = checkpoint.run_folder / VOCAB
-    if vocab.is_file():
+    if vocab.is_file() and not has_own_vocabulary(data):
         defaults["data.vocab"] = str(vocab)
     if not gets_text:
         return defaults
@@ -93,13 +94,18 @@ def find_defaults(
     names = settings.keys() & {field.name for field in fields(CorpusConfig)}
     given = list_texts(data)
     is_given = given != DEFAULT_TEXTS or any(word.startswith("--data.corpus") for word in words)
-    is_other = is_given and given != list_texts(settings)
-    if is_other:
-        names -= set(TEXTS)
-    if vocab.is_file() and (is_other or is_missing_file(settings.get("vocab"))):
+    if is_given and given != list_texts(settings):
         # Of another text, "bpe" would make another vocabulary.
+        names -= {*TEXTS, "vocab"}
+    if vocab.is_file() and is_missing_file(settings.get("vocab")):
         names -= {"vocab"}
     return defaults | flatten_settings({name: settings[name] for name in names}, "data.", options)
+
+
+def has_own_vocabulary(data: Namespace) -> bool:
+    """Return True for a store and for a task, which take no other vocabulary."""
+    is_corpus = data.path is None and data.ids is None
+    return data.store is not None or (is_corpus and data.corpus in TASKS)
 
 
 def is_missing_file(vocab: str | None) -> bool:
