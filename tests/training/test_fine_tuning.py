@@ -127,6 +127,16 @@ def test_another_text_is_measured_with_the_vocabulary_of_the_run(
     assert len({store.read_text() for store in stores}) == 1
 
 
+def test_a_run_is_fine_tuned_on_a_store_with_its_vocabulary(
+    accepted, run_folder, sizes, other_text, tmp_path
+):
+    store = tmp_path / "store"
+    accepted("prepare", other_text, f"--vocab={run_folder / 'vocab.json'}", f"--out={store}")
+    where = [f"--data.store={store}", f"--trainer.default_root_dir={tmp_path / 'r'}"]
+    said = accepted("fit", *sizes, *where, f"--ckpt_path={run_folder}", "--trainer.max_steps=1").err
+    assert "fine-tuning on" in said
+
+
 def test_a_fine_tuned_run_needs_nothing_of_the_run_that_it_started_from(
     accepted, run_folder, fine_tune, tmp_path
 ):
