@@ -16,7 +16,7 @@ def list_tables(records: results.Records) -> list[results.Rows]:
             nats = results.format_spread([record["nats"] for record in found])
             # The others were trained on a GPU, beside each other.
             on_cpu = [r for r in found if r["origin"]["machine"]["device"] == "cpu"]
-            minutes = [f"{record['training_seconds'] / 60:.0f}" for record in on_cpu]
+            minutes = [f"{s / 60:.0f}" for r in on_cpu if (s := r["training_seconds"])]
             rows.append([name, nats, ", ".join(minutes)])
     return [rows]
 
