@@ -98,4 +98,6 @@ def test_a_setting_of_a_callback_that_counts_epochs_is_refused_where_none_ends(
 
 
 def test_a_checkpoint_after_every_validation_counts_no_epochs(parse_fit):
-    parse_fit(f"{CALLBACK}ModelCheckpoint", "--trainer.callbacks.every_n_epochs=1")
+    settings = parse_fit(f"{CALLBACK}ModelCheckpoint", "--trainer.callbacks.every_n_epochs=1")
+    [callback] = settings.trainer.callbacks
+    assert callback.init_args.every_n_epochs == 1

@@ -102,9 +102,10 @@ def whole_file(path: Path, is_text: bool = False) -> list[FileSlice]:
     """Return a file as one slice, or no slice if it is empty; OSError if there is none. A text
     has no byte order mark."""
     size = path.stat().st_size
-    with path.open("rb") as file:
-        has_mark = is_text and file.read(3) == codecs.BOM_UTF8
-    start = len(codecs.BOM_UTF8) if has_mark else 0
+    start = 0
+    if is_text and size:
+        with path.open("rb") as file:
+            start = 3 if file.read(3) == codecs.BOM_UTF8 else 0
     return [FileSlice(path, start, size, is_text=is_text)] if size > start else []
 
 

@@ -1,4 +1,4 @@
-"""What callbacks of a config may not have: folders on other machines, monitors of no metric."""
+"""Checks of the callbacks of a config: their folders, and the metrics that they monitor."""
 
 from lightning.pytorch import Callback
 
