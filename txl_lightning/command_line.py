@@ -181,6 +181,9 @@ class Parser(ArgumentParser):
         ours = {TypedOption: ValueOption, GroupAction: GroupOption}
         action.__class__ = ours.get(type(action), type(action))
         action.help = parser.texts.get(name, action.help)
+        if name == "print_config":
+            # Without jsonargparse's flags, which leave out settings that the run has.
+            action.nargs = 0
         # An option with the name of a group reads the whole group from a file.
         if parser.is_hidden(name) or name in (parser.groups or ()):
             action.help = argparse.SUPPRESS

@@ -77,6 +77,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(is_listed)
 
 
+@contextmanager
+def explain_out_of_memory(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Name the settings of a run that decide how much memory it needs."""
+    try:
+        yield
+    except ALLOCATION_ERRORS as error:
+        if not is_out_of_memory(error):
+            raise
+        keys = ("data.batch_size", "data.tgt_len", "model.net.mem_len")
+        listed = ", ".join(f"{key} {settings[key]}" for key in keys)
+        raise OutOfMemoryError(
+            f"out of memory with {listed}; lower one of them, or set data.micro_batches 2, "
+            "model.recompute true, trainer.precision bf16-mixed"
+        ) from error
+
+
 def invalid(key: str, value: object, expected: str) -> ValueError:
     """Return the error of a setting: "KEY: invalid VALUE; expected ..."."""
     return ValueError(f"{key}: invalid {shorten(value)}; expected {expected}")
@@ -185,7 +201,7 @@ def name_type(kind: Any) -> list[str]:
 def suggest_key(key: str, known: Iterable[str], dashes: str = "") -> str:
     """Return the message for an unknown key, or an option with its dashes, with the nearest one."""
     # A group, such as trainer of trainer.a, is no hint.
-    names = sorted(name for name in known if not key.startswith(f"{name}."))
+    names = sorted(name for name in known if not f"{key}.".startswith(f"{name}."))
     last = key.rpartition(".")[2]
     # The first name with each last part: an equal one is a better hint than a similar spelling.
     lasts = {name.rpartition(".")[2]: name for name in reversed(names)}

@@ -2,8 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,8 @@ class TxlCLI(LightningCLI):
 
     def __init__(self, command: str, words: list[str]) -> None:
         self.command = command
-        self.words = words
+        self.words = [word for word in words if word != "--print_config"]
+        self.is_printed = self.words != words
         super().__init__(
             run=False, save_config_callback=SaveRun, load_from_checkpoint_support=False
         )
@@ -137,6 +137,13 @@ class TxlCLI(LightningCLI):
         self.find_checkpoint(self.config)
         if self.checkpoint is not None:
             self.adopt_settings(self.checkpoint)
+        if self.is_printed:
+            # Only now is everything decided that jsonargparse's own option does not know.
+            check_settings(self.parser, self.config)
+            print(self.parser.dump(self.config, skip_unset=False), end="")
+            raise SystemExit(0)
+        if self.checkpoint is not None:
+            self.check_checkpoint(continues=self.command == "fit" and not self.is_new_text)
 
     def find_checkpoint(self, settings: Namespace) -> None:
         """Load the checkpoint to start from, if any."""
@@ -168,7 +175,6 @@ class TxlCLI(LightningCLI):
             raise errors.CheckpointError(f"ckpt_path: {checkpoint.path}: {reason}") from error
         self.config = parse(self.parser, self.words)
         self.is_new_text = self.is_new_text and not self.config.data.allow_mismatch
-        self.check_checkpoint(continues=self.command == "fit" and not self.is_new_text)
 
     def check_checkpoint(self, continues: bool) -> None:
         """Refuse settings that conflict with the checkpoint, and a run that is complete."""
@@ -196,7 +202,7 @@ class TxlCLI(LightningCLI):
         del parts["trainer"]
         kind = self.parser.groups["model.net"].group_class
         build = (lambda _, **settings: make_config(settings)), kind, False
-        with explain_out_of_memory(self.config):
+        with errors.explain_out_of_memory(self.config):
             parts = self.parser.instantiate(parts, instantiators=[build])
         self.model = parts.model
         self.datamodule = parts.data
@@ -254,7 +260,7 @@ class TxlCLI(LightningCLI):
         ckpt_path = str(self.ckpt_path) if self.ckpt_path and self.ckpt_path.is_file() else None
         # weights_only: otherwise Lightning would run code in a checkpoint that a plugin reads.
         options = RUN_OPTIONS.get(self.command, {}) | {"ckpt_path": ckpt_path, "weights_only": True}
-        with explain_out_of_memory(self.config):
+        with errors.explain_out_of_memory(self.config):
             getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **options)
         if self.command == "fit" and self.trainer.global_step == self.first_step:
             print_once(explain_no_step(self.trainer))
@@ -333,18 +339,3 @@ def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None
     if command in ("fit", "predict"):
         advice = "; checkpoint.mirror copies runs to one"
         check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
-
-
-@contextmanager
-def explain_out_of_memory(settings: Namespace) -> Iterator[None]:
-    try:
-        yield
-    except errors.ALLOCATION_ERRORS as error:
-        if not errors.is_out_of_memory(error):
-            raise
-        keys = ("data.batch_size", "data.tgt_len", "model.net.mem_len")
-        listed = ", ".join(f"{key} {settings[key]}" for key in keys)
-        raise errors.OutOfMemoryError(
-            f"out of memory with {listed}; lower one of them, or set data.micro_batches 2, "
-            "model.recompute true, trainer.precision bf16-mixed"
-        ) from error

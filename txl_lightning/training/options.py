@@ -82,6 +82,8 @@ HELP_TEXTS = {
     "help": "Print these options; --help full prints all.",
     "trainer.help": "Print all of the Trainer's options.",
     "config": "YAML file with settings, or the name of an included config.",
+    "print_config": "Print all settings of the run, also those of a recipe or a checkpoint, as a "
+    "config, and exit.",
     "seed_everything": "Seed of all random numbers: equal ones give equal runs; true: a random "
     "one; false: none.",
     "data.path": "Your own text: a file, a folder or archive of documents, JSON lines, or three of "

@@ -22,7 +22,7 @@ from ..model import has_bfloat16_units
 from .callbacks.save_run import print_once
 from .options import TRAINER_DEFAULTS, load_configs, parse
 
-MINUTES = 5  # of training; measured with 2, 5 and 30
+MINUTES = 5.0  # of training; measured with 2, 5 and 30
 WIDE_MINUTES = 15  # from which the network is WIDE
 WIDE = 192  # its d_model
 SMALLEST = 50_000  # bytes of the shortest text with a recipe; shorter ones were not measured
