@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from txl_lightning import KeyValueCache, Memory
 from txl_lightning.model import CachedReader, EvalLengths, parts
 from txl_lightning.model import inference as inference_module
+from txl_lightning.model.contract import join_rows
 
 SEGMENTS = [5, 6, 1, 1, 3]
 # Settings that the random ones leave out, and edge cases.
@@ -117,6 +118,39 @@ def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments)
         actual, _ = read(reader, reader.empty_memory(3, EvalLengths(10**12)), tokens, segments)
         expected, _ = read(net, net.empty_memory(3, EvalLengths(50)), tokens, segments)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mem_len", [0, 4, 9, 99])
+@pytest.mark.parametrize("is_even", [True, False])
+@torch.inference_mode()
+def test_a_saved_cache_goes_on_as_if_it_had_been_kept(make_net, tmp_path, mem_len, is_even):
+    reader, tokens = CachedReader(make_net()), torch.randint(11, (3, 30))
+    doc_pos = None if is_even else document_positions(30)
+    lengths = EvalLengths(mem_len)
+    _, cache = read(reader, reader.empty_memory(3, lengths), tokens[:, :20], [7, 13], doc_pos)
+    torch.save(cache.tensors(), tmp_path / "memory.pt")
+    # Nothing but the states kept.
+    n_byte = sum(each.nbytes for each in cache.tensors().values())
+    assert (tmp_path / "memory.pt").stat().st_size < n_byte + 5000
+    saved = torch.load(tmp_path / "memory.pt", weights_only=True)
+    restored = reader.empty_memory(3, lengths).restore(saved)
+    place = None if is_even else doc_pos[:, 20:]
+    for begun in (cache, restored, restored.rows(slice(None))):
+        actual, after = reader.hidden(tokens[:, 20:], begun, place)
+        expected, expected_after = reader.hidden(tokens[:, 20:], cache, place)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+        assert torch.equal(after.filled_B, expected_after.filled_B)
+    shorter = reader.empty_memory(3, EvalLengths(2)).restore(saved)
+    assert shorter.filled_B.max() <= 2
+    assert reader.hidden(tokens[:, 20:], shorter, place)[1].mem_len == 2
+
+
+@torch.inference_mode()
+def test_saved_caches_are_joined_by_rows(make_net):
+    reader, tokens = CachedReader(make_net()), torch.randint(11, (3, 9))
+    _, cache = reader.hidden(tokens)
+    parts = [cache.rows(slice(1)).tensors(), cache.rows(torch.tensor([1, 2])).tensors()]
+    torch.testing.assert_close(join_rows(cache, parts), cache.tensors())
 
 
 @torch.inference_mode()

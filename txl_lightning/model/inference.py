@@ -175,10 +175,24 @@ class KeyValueCache:
         n_layer, n_head, _, head_width, _ = self.buffer.k_NHBKC.shape
         return {"n_layer": n_layer, "n_head": n_head, "head_width": head_width}
 
-    def rows(self, index_B: Tensor) -> KeyValueCache:
+    def rows(self, index_B: Tensor | slice) -> KeyValueCache:
         """Return these rows, in this order; a row may occur twice."""
-        index_B = index_B.to(self.filled_B.device)
+        index_B = torch.arange(self.batch_size, device=self.filled_B.device)[index_B]
         return replace(self._move(1, index_B), filled_B=self.filled_B[index_B])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save: copies of the states kept, without free slots."""
+        k, v = self.buffer.slots(self.end - self.n_kept, self.end)
+        return {"k_NHBKM": k.clone(), "v_NHBMK": v.clone(), "filled_B": self.filled_B}
+
+    def restore(self, tensors: dict[str, Tensor]) -> KeyValueCache:
+        """Return the memory saved by `tensors`, with the lengths of this one."""
+        buffer = Buffer(tensors["k_NHBKM"], tensors["v_NHBMK"], tensors["k_NHBKM"].size(-1))
+        n_kept = min(buffer.used, self.mem_len)
+        filled_B = tensors["filled_B"].clamp(max=n_kept)
+        is_even = read_on_cpu((filled_B == n_kept).all())
+        state = {"n_kept": n_kept, "filled_B": filled_B, "is_even": is_even, "terms_N": ()}
+        return replace(self, buffer=buffer, end=buffer.used, **state)
 
     def _move(self, tgt_len: int, index_B: Tensor | None = None) -> KeyValueCache:
         k, v = self.buffer.slots(self.end - self.n_kept, self.end)
