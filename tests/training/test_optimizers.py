@@ -28,6 +28,43 @@ def test_warmup_is_correct_from_the_first_step(schedule):
     assert max(factors) == 1.0
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+@pytest.mark.parametrize("steps", [2, 4, 30, 150, 199])
+def test_warmup_of_more_than_half_a_run_takes_a_tenth_of_it(steps, schedule):
+    config = OptimConfig(schedule=schedule, warmup_steps=100)
+    same = OptimConfig(schedule=schedule)
+    factors = [lr_factor(step, config, steps) for step in range(steps + 1)]
+    assert max(factors) > 0.99
+    assert factors[-1] == pytest.approx(lr_factor(steps, same, steps))
+    assert factors[0] == pytest.approx(min(10 / steps, 1))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps"), [("cosine", 200), ("wsd", 1000), ("constant", -1), ("constant", 30)]
+)
+def test_any_other_warmup_is_as_given(schedule, steps):
+    config = OptimConfig(schedule=schedule, warmup_steps=100)
+    assert [lr_factor(step, config, steps) for step in (0, 49, 99)] == [0.01, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "notice"),
+    [
+        ("--trainer.max_steps=4", "more than half of 4 steps; the warm-up takes a tenth of them"),
+        ("--trainer.max_epochs=1", "more than half of 20 steps; the warm-up takes a tenth of them"),
+        ("--model.optim.schedule=constant", "the run ends within the warm-up, after 4 steps"),
+    ],
+)
+def test_a_warmup_for_which_the_run_is_too_short_is_named(
+    accepted, sizes, text_file, words, notice
+):
+    options = [each for each in sizes if "max_steps" not in each or "epochs" not in words]
+    options += [f"--data.path={text_file}", "--data.batch_size=32", words]
+    lines = accepted("fit", *options, "--model.optim.warmup_steps=500").err.splitlines()
+    assert f"model.optim.warmup_steps 500: {notice}" in lines
+    assert "warmup_steps" not in accepted("fit", *options, "--model.optim.warmup_steps=2").err
+
+
 LINEAR = {"schedule": "linear", "warmup_steps": 2, "min_lr_ratio": 0.5}
 SCHEDULES = {
     "cosine": ({}, 10, {0: 1, 5: 0.5, 10: 0}),
@@ -35,6 +72,8 @@ SCHEDULES = {
     "linear": (LINEAR, 12, {step: 1.1 - 0.05 * step for step in range(2, 13)} | {500: 0.5}),
     "wsd": ({"schedule": "wsd", "decay_fraction": 0.4}, 10,
             dict.fromkeys(range(7), 1) | {7: 0.75, 8: 0.5, 9: 0.25, 10: 0, 500: 0}),
+    "wsd to a part": ({"schedule": "wsd", "decay_fraction": 0.4, "min_lr_ratio": 0.2}, 10,
+                      dict.fromkeys(range(7), 1) | {7: 0.8, 8: 0.6, 9: 0.4, 10: 0.2, 500: 0.2}),
     "wsd without a decay": ({"schedule": "wsd", "decay_fraction": 0.0}, 10,
                             dict.fromkeys(range(11), 1)),
     "inverse_sqrt, the Transformer's": (

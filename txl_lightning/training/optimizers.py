@@ -5,13 +5,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..errors import convert_fields, require, require_at_least
+from ..errors import convert_fields, print_notice, require, require_at_least
 from .lamb import Lamb
 from .muon import Muon
+
+print_once = rank_zero_only(print_notice)
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class OptimConfig:
         weight_decay: Weight decay of the layers' matrices; other weights do not decay.
         schedule: Learning rate after the warm-up: constant, half a cosine to min_lr_ratio, 1 /
             sqrt(step), linear to min_lr_ratio, or constant and then linear (wsd).
-        warmup_steps: Steps of linear warm-up; step 1 has 1 / warmup_steps of the learning rate.
+        warmup_steps: Steps of linear warm-up; step 1 has 1 / warmup_steps of the learning rate. A
+            schedule with an end takes a tenth of the steps, if these are more than half of them.
         decay_fraction: Fraction of the steps, at the end, in which wsd decays.
         min_lr_ratio: Final learning rate of cosine, linear and wsd, as a fraction of the peak.
         max_skipped_updates: Number of updates with a non-finite loss or gradient to skip before
@@ -89,16 +93,19 @@ AFTER_WARMUP: dict[str, Callable[[float, OptimConfig], float]] = {
     "wsd": wsd,
 }
 """Factor of the peak learning rate, by the fraction of the steps after the warm-up."""
+ENDLESS = ("constant", "inverse_sqrt")
+"""Schedules that do not depend on the number of steps."""
 
 
 def lr_factor(step: int, config: OptimConfig, max_steps: float, most: float = math.inf) -> float:
-    """Return the factor of the peak learning rate in update `step` + 1; warm up in `most` steps.
+    """Return the factor of the peak learning rate in update `step` + 1; warm up in `most` steps at
+    most, and in a run that is too short for the warm-up, as `shorten_warmup` says.
 
     inverse_sqrt is sqrt(warmup_steps / (step + 1)), which equals 1 at the end of the warm-up
     (Vaswani et al. 2017, Section 5.3); the others cover the remaining steps, as in the original
     TensorFlow code and NVIDIA's (the PyTorch code spreads its cosine over all steps).
     """
-    warmup = min(config.warmup_steps, most)
+    warmup = min(shorten_warmup(config, max_steps), most)
     if step < warmup:
         return min((step + 1) / warmup, 1.0)
     if config.schedule == "inverse_sqrt":
@@ -107,15 +114,35 @@ def lr_factor(step: int, config: OptimConfig, max_steps: float, most: float = ma
     return AFTER_WARMUP[config.schedule](progress, config)
 
 
+def shorten_warmup(config: OptimConfig, max_steps: float) -> float:
+    """Return the steps of the warm-up: a tenth of the run, if it would take more than a half.
+
+    Schedules without an end do not depend on it, also in the warm-up: a run in two parts is equal.
+    """
+    is_long = config.schedule not in ENDLESS and 0 <= max_steps < 2 * config.warmup_steps
+    return max_steps / 10 if is_long else config.warmup_steps
+
+
+def describe_short_run(config: OptimConfig, max_steps: int) -> str:
+    """Return what becomes of a warm-up for which the run is too short; "" for any other."""
+    given = f"model.optim.warmup_steps {config.warmup_steps:,}"
+    if shorten_warmup(config, max_steps) < config.warmup_steps:
+        return f"{given}: more than half of {max_steps:,} steps; the warm-up takes a tenth of them"
+    if 0 <= max_steps < config.warmup_steps:
+        return f"{given}: the run ends within the warm-up, after {max_steps:,} steps"
+    return ""
+
+
 def check_end(config: OptimConfig, max_steps: int) -> None:
     """Refuse endless training with a schedule that has an end."""
-    is_endless = config.schedule in ("constant", "inverse_sqrt")
     expected = f"a number of steps, where schedule {config.schedule} ends"
-    require(max_steps >= 0 or is_endless, "trainer.max_steps", max_steps, expected)
+    require(max_steps >= 0 or config.schedule in ENDLESS, "trainer.max_steps", max_steps, expected)
 
 
 def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) -> LambdaLR:
     check_end(config, max_steps)
+    if notice := describe_short_run(config, max_steps):
+        print_once(notice)
     return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
 
 
