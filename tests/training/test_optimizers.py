@@ -51,7 +51,7 @@ def test_any_other_warmup_is_as_given(schedule, steps):
     ("words", "notice"),
     [
         ("--trainer.max_steps=4", "more than half of 4 steps; the warm-up takes a tenth of them"),
-        ("--trainer.max_epochs=1", "more than half of 20 steps; the warm-up takes a tenth of them"),
+        ("--trainer.max_epochs=1", "more than half of 21 steps; the warm-up takes a tenth of them"),
         ("--model.optim.schedule=constant", "the run ends within the warm-up, after 4 steps"),
     ],
 )
