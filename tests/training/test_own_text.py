@@ -1,8 +1,10 @@
 """A text of one's own without a network is trained by the recipe of its size."""
 
+import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -14,6 +16,11 @@ from txl_lightning.training import own_text
 from txl_lightning.training.options import make_parser, parse
 
 WORDS = ("the", "cat", "sat", "upon", "a", "warm", "mat", "and", "looked", "around", "it", "softly")
+
+NETWORK = (
+    *("--model.net.n_layer=1", "--model.net.n_head=2", "--model.net.d_model=16"),
+    *("--report.html=false", "--report.sample_len=0", "--trainer.accelerator=cpu"),
+)
 
 
 @pytest.fixture
@@ -74,11 +81,12 @@ def test_config_without_a_network_overrides_parts_of_the_recipe(accepted, long_t
 @pytest.mark.parametrize("size", own_text.SIZES)
 def test_each_size_of_text_has_its_subwords_and_with_more_minutes_its_width(size):
     for minutes, width, dropout in [(5, 128, size.dropout), (30, 192, size.wide_dropout)]:
-        recipe = own_text.choose_recipe(size, None, minutes)
-        assert recipe["data.subwords.n_token"] == size.n_token
+        recipe = own_text.choose_recipe(size, minutes)
         if dropout is not None:
             assert (recipe["model.net.d_model"], recipe["model.net.dropout"]) == (width, dropout)
-    assert "data.subwords.n_token" not in own_text.choose_recipe(size, "words", 5)
+    chosen = own_text.choose_vocabulary(size, None)
+    assert chosen == {"data.vocab": "bpe", "data.subwords.n_token": size.n_token}
+    assert own_text.choose_vocabulary(size, "words") == {}
 
 
 def adopt(long_text, *words):
@@ -94,13 +102,77 @@ def test_minutes_are_planned_unless_steps_are_given(long_text):
         assert (settings.trainer.max_steps == 2000) == (minutes is None)
 
 
-def test_planned_steps_are_at_most_thirty_passes(long_text):
+def test_a_plan_has_thirty_passes_and_ten_validations(long_text):
     n_byte = long_text.stat().st_size
     for words, token_bytes in (((), 2.6), (("--data.vocab=bytes",), 1)):
         settings = adopt(long_text, *words, "--data.batch_size=4", "--data.tgt_len=32")
-        steps = 30 * 0.9 * n_byte / token_bytes / (4 * 32)
-        assert settings.trainer.max_steps == int(steps)
-        assert settings.trainer.val_check_interval == int(steps) // 10
+        assert (settings.trainer.max_epochs, settings.trainer.max_steps) == (30, -1)
+        segments = 30 * 0.9 * n_byte / token_bytes / (4 * 32)
+        assert settings.trainer.val_check_interval == int(segments / 10)
+
+
+def test_validations_of_three_files_are_planned_by_the_training_text(long_text):
+    words = "--data.vocab=bytes", "--data.batch_size=4", "--data.tgt_len=32"
+    three = json.dumps([str(long_text)] * 3)
+    every = adopt(three, *words).trainer.val_check_interval
+    assert every == int(3 * long_text.stat().st_size / (4 * 32))
+
+
+@pytest.mark.parametrize("options", [[], ["--trainer.accumulate_grad_batches=4"]])
+def test_a_planned_run_ends_after_its_passes(accepted, text_file, monkeypatch, options):
+    monkeypatch.setattr(own_text, "SMALLEST", 1)
+    monkeypatch.setattr(own_text, "VALIDATION_LEN", 1)
+    monkeypatch.setattr(own_text, "PASSES", 4)
+    words = f"--data.path={text_file}", "--data.vocab=bytes", *NETWORK
+    lines = accepted("fit", *words, *options, "--data.batch_size=32").err.splitlines()
+    assert lines[0].endswith("; 5 min, at most 4 passes over the text")
+    run = json.loads(Path("runs/version_0/run.json").read_text())
+    assert 3.5 * 5400 < run["tokens"] < 6 * 5400
+
+
+@pytest.fixture
+def prepared(accepted, long_text):
+    """A text of 60 kB as a store, or as ids."""
+
+    def prepare(kind):
+        if kind == "store":
+            accepted("prepare", long_text, "--vocab=characters", "--out=store")
+            return "--data.store=store"
+        np.save("ids.npy", np.frombuffer(long_text.read_bytes(), np.uint8))
+        return "--data.ids=ids.npy"
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [("store", "0.1 MB: the vocabulary of the store;"), ("ids", "0.2 MB: ids;")],
+)
+def test_a_store_and_ids_have_the_recipe_of_their_length(accepted, prepared, kind, shown):
+    words = prepared(kind), *NETWORK, "--trainer.max_steps=2", "--trainer.limit_val_batches=1"
+    output = accepted("fit", *words)
+    line = output.err.splitlines()[0]
+    assert line.startswith(f"recipe for a text of {shown} 1 layers of 16, dropout 0.3; muon; ")
+    assert "no effect" not in output.err
+    config = yaml.safe_load(Path("runs/version_0/config.yaml").read_text())
+    assert (config["model"]["optim"]["name"], config["data"]["restart_len"]) == ("muon", 512)
+    assert (config["data"]["vocab"], config["plan"]["minutes"]) == (None, None)
+
+
+@pytest.mark.parametrize(("kind", "n_byte"), [("store", 1), ("ids", own_text.TOKEN_BYTES)])
+def test_the_passes_of_a_store_and_of_ids_are_planned_by_their_tokens(
+    prepared, long_text, kind, n_byte
+):
+    parser = make_parser("fit")
+    words = prepared(kind), "--data.batch_size=4", "--data.tgt_len=32"
+    data = parse(parser, words).data
+    extent = own_text.MEASURES[kind](data)
+    n_token = long_text.stat().st_size
+    assert extent.n_byte == n_byte * n_token
+    assert extent.train_tokens == pytest.approx(0.9 * n_token, abs=10)
+    settings = own_text.adopt_recipe(parser, [*words], parse(parser, words))
+    every = int(3 * extent.train_tokens / (4 * 32))
+    assert (settings.trainer.max_epochs, settings.trainer.val_check_interval) == (30, every)
 
 
 @pytest.mark.parametrize("name", ["tgt_len", "batch_size"])
@@ -111,7 +183,7 @@ def test_sizes_of_which_no_steps_can_be_planned_are_refused(long_text, name):
 
 def has_recipe(record, size, minutes):
     """Return True if a measured run has the recipe of a size of texts and of so many minutes."""
-    recipe = own_text.choose_recipe(size, None, minutes)
+    recipe = own_text.choose_recipe(size, minutes) | own_text.choose_vocabulary(size, None)
     names = ("data.subwords.n_token", "data.restart_len", "model.net.dropout", "model.net.d_model")
     return all(record["options"].get(name) == recipe[name] for name in names)
 
@@ -124,7 +196,8 @@ def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, 
     runs = [r for r in records if r["kind"].startswith(f"{name} MB, ")]
     size = next(each for each in own_text.SIZES if n_byte <= each.largest)
     data = parse(make_parser("fit"), []).data
-    most = own_text.plan_training(size, n_byte, data)["trainer.max_steps"]
+    plan = own_text.plan_training(size, own_text.Extent(n_byte, 0.9), data)
+    most = plan["trainer.val_check_interval"] * own_text.N_VALIDATION
     for minutes in {r["minutes"] for r in runs}:
         # A run with more steps than the recipe's passes would not be that of the recipe.
         ours = [r for r in runs if has_recipe(r, size, minutes) and r["steps"] <= most]
@@ -143,10 +216,10 @@ def test_only_what_is_read_of_a_folder_decides_its_recipe(long_text):
     (folder / "same.txt").symlink_to(long_text)
     (folder / "version_0").mkdir()
     (folder / "version_0" / "run.json").write_text('{"max_steps": 3}')
-    data = Namespace(path=str(folder), data_dir=None, vocab=None)
-    assert own_text.count_bytes(data) == size
+    data = Namespace(data_dir=None, vocab=None)
+    assert own_text.count_bytes(folder, data) == size
     data.vocab = "bytes"
-    assert own_text.count_bytes(data) == size + 500
+    assert own_text.count_bytes(folder, data) == size + 500
 
 
 @pytest.mark.parametrize("words", ["", "--config=hardware/cpu", "--config=none.yaml"])

@@ -1,4 +1,5 @@
-"""Defaults of fit on a text of one's own: a recipe by size, within 2 % of the best measured.
+"""Defaults of fit on a text, a store or ids of one's own: a recipe by size, within 2 % of the best
+measured.
 
 docs/engineering-log.md has the table ("Which settings make the best model"). Options and configs
 override each part; a config that sets a network or an optimizer has a recipe of its own.
@@ -15,6 +16,8 @@ from jsonargparse import Namespace
 
 from ..command_line import Parser
 from ..data.archives import UNPACKED
+from ..data.datamodule import CorpusConfig
+from ..data.store import SPLITS, open_store
 from ..data.text_files import NOT_UTF8, find_binary, list_files
 from ..errors import flatten_settings, prefix_errors, require_at_least
 from ..files import configs_folder, load_yaml
@@ -26,6 +29,14 @@ MINUTES = 5.0  # of training; measured with 2, 5 and 30
 WIDE_MINUTES = 15  # from which the network is WIDE
 WIDE = 192  # its d_model
 SMALLEST = 50_000  # bytes of the shortest text with a recipe; shorter ones were not measured
+
+
+class Extent(NamedTuple):
+    """How long a text is, as far as it is known before it is prepared."""
+
+    n_byte: float  # of all of it; of packed files as they are
+    train_share: float
+    train_tokens: int | None = None  # None: known only when the text is encoded
 
 
 class Size(NamedTuple):
@@ -43,6 +54,7 @@ SIZES = (
     Size(3_000_000, 2048, 2.9, 0.1, 0.2),
     Size(math.inf, 4096, 3.4, 0.0, 0.0),
 )
+TOKEN_BYTES = 3  # of a token of ids whose text is unknown, about
 PASSES = 30  # most passes over the text: on 0.1 MB, 74 were worse than 30
 SUBWORDS = ("bpe", "unigram")
 RESTART_LEN = 512  # memories begin anew at a random place in each so many tokens
@@ -54,22 +66,28 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 
 def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
     """Return the settings of fit with a recipe's as defaults, and print what was chosen."""
+    data = settings.data
     with prefix_errors("data"):
-        require_at_least(settings.data, batch_size=1, tgt_len=1)
-    n_byte = count_bytes(settings.data)
-    if n_byte < SMALLEST or not needs_recipe(words, settings):
+        require_at_least(data, batch_size=1, tgt_len=1)
+    measure = next((MEASURES[name] for name in MEASURES if data[name] is not None), None)
+    if measure is None or not needs_recipe(words, settings):
+        return settings
+    extent = measure(data)
+    if extent.n_byte < SMALLEST:
         return settings
     is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
     is_planned &= not any(word.startswith("--trainer.max_steps") for word in words)
-    size = next(each for each in SIZES if n_byte <= each.largest)
+    size = next(each for each in SIZES if extent.n_byte <= each.largest)
     minutes = (settings.plan.minutes or MINUTES) if is_planned else 0
-    recipe = choose_recipe(size, settings.data.vocab, minutes)
-    recipe |= plan_training(size, n_byte, settings.data) if is_planned else {}
+    recipe = choose_recipe(size, minutes)
+    if data.path is not None:
+        recipe |= choose_vocabulary(size, data.vocab)
+    recipe |= plan_training(size, extent, data) if is_planned else {}
     if is_bfloat16_faster(settings.trainer.accelerator):
         recipe["trainer.precision"] = "bf16-mixed"
     parser.set_defaults(recipe)
     settings = parse(parser, words)
-    print_once(describe_recipe(n_byte, settings))
+    print_once(describe_recipe(extent.n_byte, settings))
     return settings
 
 
@@ -82,25 +100,34 @@ def needs_recipe(words: list[str], settings: Namespace) -> bool:
     return not any(isinstance(model, str) or parts & model.keys() for model in models)
 
 
-def choose_recipe(size: Size, vocab: str | None, minutes: float) -> dict[str, Any]:
-    """Return settings for a size of texts; of subwords, if there is no other vocabulary."""
+def choose_recipe(size: Size, minutes: float) -> dict[str, Any]:
+    """Return settings of the network and the optimizer for a size of texts."""
     recipe = load_shared() | {"data.restart_len": RESTART_LEN, "model.net.dropout": size.dropout}
     if minutes >= WIDE_MINUTES and size.wide_dropout is not None:
         recipe |= {"model.net.d_model": WIDE, "model.net.dropout": size.wide_dropout}
-    if vocab in (None, *SUBWORDS):
-        recipe |= {"data.vocab": vocab or "bpe", "data.subwords.n_token": size.n_token}
     return recipe
 
 
-def plan_training(size: Size, n_byte: int, data: Namespace) -> dict[str, Any]:
-    """Return settings that limit the minutes, the passes and the validations."""
+def choose_vocabulary(size: Size, vocab: str | None) -> dict[str, Any]:
+    """Return settings of subwords, if there is no other vocabulary."""
+    if vocab not in (None, *SUBWORDS):
+        return {}
+    return {"data.vocab": vocab or "bpe", "data.subwords.n_token": size.n_token}
+
+
+def plan_training(size: Size, extent: Extent, data: Namespace) -> dict[str, Any]:
+    """Return settings that limit the minutes, the passes and the validations.
+
+    Training itself counts the passes. Until the text is encoded, their segments are an estimate.
+    """
     token_bytes = size.token_bytes if data.vocab in (None, *SUBWORDS) else 1
-    tokens = data.split[0] * n_byte / token_bytes
-    steps = max(int(PASSES * tokens / (data.batch_size * data.tgt_len)), N_VALIDATION)
+    tokens = extent.train_tokens or extent.train_share * extent.n_byte / token_bytes
+    segments = PASSES * tokens / (data.batch_size * data.tgt_len)
     return {
         "plan.minutes": MINUTES,
-        "trainer.max_steps": steps,
-        "trainer.val_check_interval": steps // N_VALIDATION,
+        "trainer.max_epochs": PASSES,
+        "trainer.max_steps": -1,
+        "trainer.val_check_interval": max(int(segments / N_VALIDATION), 1),
         "trainer.limit_val_batches": VALIDATION_LEN,
     }
 
@@ -118,36 +145,69 @@ def is_bfloat16_faster(accelerator: str) -> bool:
     return has_bfloat16_units(torch.device("cpu"))
 
 
-def count_bytes(data: Namespace) -> int:
-    """Return the size of the files of a text that are read, packed ones as they are; 0 for none."""
-    data_dir = Path(data.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
+def measure_files(data: Namespace) -> Extent:
+    """Return the extent of a text by the files that are read."""
+    paths = [data.path] if isinstance(data.path, str) else data.path
+    sizes = [count_bytes(Path(path).expanduser(), data) for path in paths]
+    n_byte = sum(sizes)
+    is_split = len(sizes) == len(SPLITS)
+    return Extent(n_byte, sizes[0] / max(n_byte, 1) if is_split else data.split[0])
+
+
+def count_bytes(path: Path, data: Namespace) -> int:
+    """Return the size of the files of a path that are read, packed ones as they are."""
     read = (None, NOT_UTF8) if data.vocab == "bytes" else (None,)
-    n_byte = 0
-    for path in map(Path, [data.path] if isinstance(data.path, str) else data.path or ()):
-        path = path.expanduser()
-        # Preparing the text names a file that cannot be read.
-        with suppress(OSError):
-            files = [path] if path.is_file() else []
-            if path.is_dir():
-                files = filter(Path.is_file, list_files(path, data_dir).values())
-                files = [
-                    file for file in files if file.suffix in UNPACKED or find_binary(file) in read
-                ]
-            n_byte += sum(file.stat().st_size for file in files)
-    return n_byte
+    # Preparing the text names a file that cannot be read.
+    with suppress(OSError):
+        files = [path] if path.is_file() else []
+        if path.is_dir():
+            listed = list_files(path, find_data_folder(data)).values()
+            files = [file for file in listed if file.is_file()]
+            files = [file for file in files if file.suffix in UNPACKED or find_binary(file) in read]
+        return sum(file.stat().st_size for file in files)
+    return 0
+
+
+def measure_ids(data: Namespace) -> Extent:
+    """Return the extent of ids; how many bytes a token stands for is not known."""
+    with prefix_errors("data"):
+        splits = CorpusConfig(**data.as_dict()).make_recipe().splits
+    counts = {name: sum(part.high - part.low for part in splits[name]) for name in SPLITS}
+    return measure_tokens(counts, 0)
+
+
+def measure_store(data: Namespace) -> Extent:
+    manifest = open_store(data.store, find_data_folder(data)).manifest
+    return measure_tokens(manifest["tokens"], sum(manifest["bytes"].values()))
+
+
+def measure_tokens(tokens: dict[str, int], n_byte: int) -> Extent:
+    """Return the extent of a text whose tokens are counted; n_byte 0: its bytes are unknown."""
+    total = sum(tokens.values())
+    return Extent(n_byte or TOKEN_BYTES * total, tokens["train"] / max(total, 1), tokens["train"])
+
+
+def find_data_folder(data: Namespace) -> Path:
+    return Path(data.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
+
+
+MEASURES = {"path": measure_files, "ids": measure_ids, "store": measure_store}
+"""Settings that name a text with a recipe, and how long that text is."""
 
 
 def describe_recipe(n_byte: int, settings: Namespace) -> str:
     data = settings.data
     net = settings.model.net
     minutes = settings.plan.minutes
-    vocab = data.vocab
+    vocab = data.vocab or ("ids" if data.ids else "the vocabulary of the store")
     if vocab in SUBWORDS:
         vocab = f"{vocab} of {data.subwords.n_token:,} subwords"
     limit = f"{minutes:g} min, at most " if minutes else ""
     steps = settings.trainer.max_steps
     passes = settings.trainer.max_epochs
-    duration = limit + (f"{steps:,} steps" if steps >= 0 else f"passes over the text: {passes:,}")
+    ends = [f"{passes:,} passes over the text"] if passes >= 0 else []
+    ends += [f"{steps:,} steps"] if steps >= 0 else []
+    duration = limit + " and ".join(ends)
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
     precision = settings.trainer.precision or "32-true"
     chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {precision}"
