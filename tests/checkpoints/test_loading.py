@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
 from txl_lightning.checkpoints.contents import load_content, load_json, refuse_invalid_values
+from txl_lightning.convert import load_any_checkpoint
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import CheckpointError
 from txl_lightning.runs.folder import find_checkpoint
@@ -221,3 +222,33 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, read):
     (tmp_path / "best.ckpt").symlink_to("/proc/self/mem")
     with pytest.raises(CheckpointError, match=r"best\.ckpt: cannot be read \(Input/output error"):
         read(tmp_path / "best.ckpt")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+PAGES = [b"<!DOCTYPE html>\n<html>Not found</html>", b"\n<html lang='en'>Sign in</html>"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(POINTER, "a Git LFS pointer .* git lfs pull"), *((page, "a web page") for page in PAGES)],
+)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vocab.json"])
+def test_a_file_of_a_folder_without_its_content_is_named_as_what_it_is(
+    folder, content, expected, name
+):
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{name}: {expected}"):
+        load(folder)
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+@pytest.mark.parametrize("name", ["a.ckpt", "a.pt", "a.bin", "a.safetensors"])
+def test_a_pointer_in_place_of_a_checkpoint_is_named_as_what_it_is(tmp_path, name, has_manifest):
+    path = tmp_path / name
+    path.write_bytes(POINTER)
+    if has_manifest:
+        entry = {"0" * 64: {"step": 1, "exact": True, "bytes": 9}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(entry))
+    for read in (load, load_content, load_any_checkpoint):
+        with pytest.raises(CheckpointError, match=rf"{name}: a Git LFS pointer"):
+            read(path)

@@ -200,6 +200,9 @@ def test_convert_to_a_full_disk_can_be_tried_again(txl, checkpoint, limit_file_s
         (["empty", "--out=o"], 4, "empty: no checkpoint in this folder; expected a"),
         (["other", "--out=o"], 4, "other/config.json: model_type: invalid bert"),
         (["list.pt", "--out=o"], 4, "list.pt: not a state_dict"),
+        (["nested.pt", "--out=o"], 4, "nested.pt: not a state_dict; expected tensors by name; no "),
+        (["nan.pt", "--out=o", "--args=args.json"], 5, "nan.pt: values that are not finite: head."),
+        (["inf.pt", "--out=o", "--args=args.json"], 5, "inf.pt: values that are not finite: head."),
     ],
 )
 @pytest.mark.usefixtures("original")
@@ -209,6 +212,12 @@ def test_mistake_is_one_line_that_names_it(refused, options, code, message):
     Path("other", "config.json").write_text('{"model_type": "bert"}')
     Path("few.json").write_text('{"dropout": 0.1}')
     torch.save([1, 2], "list.pt")
+    weights = torch.load("sd.pt")
+    torch.save({"model": weights}, "nested.pt")
+    for value in ("nan", "inf"):
+        wrong = {"crit.out_layers.0.bias": weights["crit.out_layers.0.bias"].clone()}
+        wrong["crit.out_layers.0.bias"][3] = float(value)
+        torch.save(weights | wrong, f"{value}.pt")
     exit_code, line = refused("convert", *options)
     assert (exit_code, line[: len(message)]) == (code, message)
     assert not Path("o").exists()

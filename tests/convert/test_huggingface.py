@@ -41,6 +41,26 @@ def test_folder_is_written_as_save_pretrained_wrote_it(open_golden, tmp_path, pa
     assert {key: golden.args[key] for key in settings} == settings
 
 
+@pytest.mark.parametrize("kind", ["module.", "_orig_mod.", "model.", "net.module."])
+def test_names_of_wrappers_are_left_out(open_golden, tmp_path, kind):
+    golden = open_golden("huggingface/default_like")
+    (tmp_path / "config.json").write_text(json.dumps(golden.args))
+    wrapped = {f"{kind}{name}": weight for name, weight in golden.weights.items()}
+    torch.save(wrapped, tmp_path / "pytorch_model.bin")
+    golden.check(load_huggingface(tmp_path)[0].double())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_in_several_files_are_refused_as_such(make_net, tmp_path, name):
+    save_huggingface(make_net(norm="post"), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"no weights; expected"):
+        load_huggingface(tmp_path)
+    (tmp_path / f"{name}.index.json").write_text('{"weight_map": {}}')
+    with pytest.raises(ValueError, match=rf"{name}: its tensors are in several files, with"):
+        load_huggingface(tmp_path)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_pytorch_model_bin_of_old_and_new_torch_is_read(open_golden, tmp_path, zipped):
     golden, path = open_golden("huggingface/default_like"), tmp_path / "pytorch_model.bin"

@@ -64,6 +64,41 @@ def test_missing_extra_and_misshapen_tensors_are_named(open_golden, removed, add
         load_original(weights | added, golden.args)
 
 
+def wrap_name(name, kind):
+    match kind:
+        case "layers":
+            return name.replace("layers.0.", "layers.0._orig_mod.module.")
+        case "activation checkpointing":
+            return f"module.{name}".replace("pos_ff.", "_checkpoint_wrapped_module.pos_ff.")
+        case _:
+            return f"{kind}{name}"
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia/learned_relative", "original/learned_relative", "original/adaptive"]
+)
+@pytest.mark.parametrize(
+    "kind",
+    ["module.", "_orig_mod.", "model.", "module._orig_mod.", "student.net.", "layers",
+     "activation checkpointing"],
+)  # fmt: skip
+def test_names_of_wrappers_are_left_out(open_golden, name, kind):
+    golden = open_golden(name)
+    load, _ = CODES[name.split("/")[0]]
+    args = golden.args | {"tgt_len": None, "ext_len": None}
+    wrapped = {wrap_name(each, kind): tensor for each, tensor in golden.weights.items()}
+    expected, net = load(golden.weights, args), load(wrapped, args)
+    assert net.config == expected.config
+    torch.testing.assert_close(net.state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+def test_tensors_of_one_name_with_and_without_a_wrapper_are_refused(open_golden):
+    golden = open_golden(NAMES[-1])
+    twice = golden.weights | {f"module.{name}": golden.weights[name] for name in golden.weights}
+    with pytest.raises(ValueError, match=r"^state_dict: left over: module\."):
+        load_original(twice, golden.args)
+
+
 def test_tied_tensors_may_be_left_out_and_must_repeat_their_source(open_golden):
     golden = open_golden("original/adaptive_div4_prenorm")
     weights, args = golden.weights, golden.args

@@ -16,7 +16,14 @@ from torch.overrides import TorchFunctionMode
 
 from ..data.vocab import Bytes, Vocabulary, WordOptions, Words, read_vocabulary_file
 from ..data.vocab.words import UNKNOWN
-from ..errors import CheckpointError, ClassError, DataError, invalid_text, require
+from ..errors import (
+    CheckpointError,
+    ClassError,
+    DataError,
+    NonFiniteError,
+    invalid_text,
+    require,
+)
 from ..files import name_in_utf8, read_json, replace_file
 from ..model import Network, NetworkConfig
 from ..runs.folder import VOCAB
@@ -33,6 +40,17 @@ PICKLED = (".pkl", ".pickle", ".bin", ".pt")
 LINE_ENDS = {"<eos>": "eos", "<S>": "double_eos"}
 # Tensors of other codes that are not weights.
 COMPUTED = {"pos_emb.inv_freq", "transformer.pos_emb.inv_freq"}
+PAGE = "a web page in place of the file; download the file itself"
+SUBSTITUTES = {
+    b"version https://git-lfs": "a Git LFS pointer in place of the file; run: git lfs pull",
+    b"<!doctype html": PAGE,
+    b"<html": PAGE,
+}
+"""What a file begins with if a download did not bring its content."""
+SHARDED = (
+    "its tensors are in several files, with an .index.json; expected one file, as save_pretrained "
+    "writes with max_shard_size='1000GB'"
+)
 Tensors = tuple[Tensor, ...]
 
 
@@ -59,14 +77,27 @@ def load_json(path: Path) -> dict[str, Any]:
 
 
 def require_readable(path: Path) -> None:
-    """Raise ValueError for a missing file, CheckpointError for one that may not be read."""
+    """Raise ValueError for a missing file, CheckpointError for one that has no content to read."""
     try:
         if not path.is_file():
-            raise ValueError(f"{path}: no such file")
-        with path.open("rb") as file:
-            file.read(1)
+            raise ValueError(f"{path}: {SHARDED if has_tensors(path) else 'no such file'}")
+        refuse_substitute(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def has_tensors(path: Path) -> bool:
+    """Return True if there is the file, or the index of several in its place."""
+    return path.is_file() or path.with_name(f"{path.name}.index.json").is_file()
+
+
+def refuse_substitute(path: Path) -> None:
+    """Raise CheckpointError for what a download may leave in place of a file."""
+    with path.open("rb") as file:
+        first = file.read(64).lstrip().lower()
+    for begin, what in SUBSTITUTES.items():
+        if first.startswith(begin):
+            raise CheckpointError(f"{path}: {what}")
 
 
 @contextmanager
@@ -103,8 +134,14 @@ def refuse_invalid_values(path: Path) -> Iterator[None]:
 def require_tensors(path: Path, content: Any) -> dict[str, Tensor]:
     """Return the content of a file if it is a dict of tensors; else CheckpointError."""
     pairs = content.items() if isinstance(content, Mapping) else [(None, None)]
-    if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
-        raise CheckpointError(f"{path}: not a state_dict; expected tensors by name")
+    others = {
+        str(name)
+        for name, each in pairs
+        if not (isinstance(name, str) and isinstance(each, Tensor))
+    }
+    if others:
+        found = f"; no tensors: {list_names(others)}" if isinstance(content, Mapping) else ""
+        raise CheckpointError(f"{path}: not a state_dict; expected tensors by name{found}")
     return dict(content)
 
 
@@ -121,8 +158,12 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
     if Path(name).suffix in PICKLED:
         raise DataError(f"vocab: {name}: refused: a pickle can execute code; {SAFE_WORDS}")
     try:
-        vocab = Bytes() if name == "bytes" else read_vocabulary_file(Path(name), make_words)
-        return require_size(vocab, n_token)
+        if name == "bytes":
+            return require_size(Bytes(), n_token)
+        refuse_substitute(Path(name))
+        return require_size(read_vocabulary_file(Path(name), make_words), n_token)
+    except CheckpointError as error:
+        raise DataError(f"vocab: {error}") from error
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise invalid_text(f"vocab: {name}", error) from error
     except (OSError, ValueError, RecursionError) as error:
@@ -211,6 +252,13 @@ def build_network(ours: Mapping[str, Tensor], config: NetworkConfig) -> Network:
     model = model.to(next(each.dtype for each in ours.values() if each.is_floating_point()))
     model.load_state_dict(ours)
     return model.eval()
+
+
+def require_finite(path: Path, model: Network) -> None:
+    """Raise NonFiniteError for weights that would make every result NaN."""
+    wrong = {name for name, each in model.state_dict().items() if not each.isfinite().all()}
+    if wrong:
+        raise NonFiniteError(f"{path}: values that are not finite: {list_names(wrong)}")
 
 
 def match_weights(

@@ -228,7 +228,9 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
             supported = f"this one reads formats up to {saving.FOLDER_FORMAT}"
             raise ValueError(f"written by a later release; {supported}")
         net = describe_config(make_config(settings["net"]))
-    contents.require_readable(weights)
+    for each in (weights, folder / runs.VOCAB):
+        if each == weights or each.is_file():
+            contents.require_readable(each)
     sha256 = sha256_file(weights)
     expected, rest = (settings[runs.KEY].get(name) for name in ("weights_sha256", "rest"))
     with contents.refuse_invalid_values(folder / runs.VOCAB):

@@ -27,7 +27,7 @@ from ..model.config import describe_config
 from ..model.contract import Network
 from ..runs.folder import CONVERTED, KEY, LAST, PREVIOUS, VOCAB
 from ..signals import is_child
-from .contents import refuse_damaged, save_tensors
+from .contents import refuse_damaged, refuse_substitute, save_tensors
 
 MODEL_TYPE = "txl-lightning"  # name by which transformers finds the class of a folder, in hub/
 WEIGHTS = "model.safetensors"
@@ -106,6 +106,7 @@ def verify_checkpoint(path: Path) -> str:
     """Return a file's sha256; CheckpointError if its manifest does not name it."""
     manifest = read_manifest(path)
     try:
+        refuse_substitute(path)
         digest = files.sha256_file(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error

@@ -32,6 +32,7 @@ def load_any_checkpoint(
     """
     path = find_checkpoint(source)
     loaded = load_from_folder(path) if path.is_dir() else load_from_file(path, args)
+    contents.require_finite(path, loaded.model)
     if vocab is None:
         return loaded
     return loaded._replace(vocab=contents.read_vocabulary(vocab, loaded.model.config.n_token))

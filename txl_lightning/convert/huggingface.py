@@ -13,7 +13,14 @@ from ..data.vocab import Vocabulary, Words
 from ..errors import require
 from ..files import write_json, write_text
 from ..model import TransformerXL, TransformerXLConfig
-from .original import NO_CHECKSUM, fill_settings, map_original_weights, rename_weights
+from .original import (
+    FIRST,
+    NO_CHECKSUM,
+    fill_settings,
+    map_original_weights,
+    remove_wrappers,
+    rename_weights,
+)
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 MODEL_TYPE = "transfo-xl"
@@ -43,10 +50,11 @@ def load_huggingface(folder: Path) -> tuple[TransformerXL, Vocabulary | None]:
     settings = contents.load_json(folder / "config.json")
     with contents.refuse_invalid_values(folder / "config.json"):
         config = config_from_huggingface(settings)
-    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    path = next((folder / name for name in WEIGHTS if contents.has_tensors(folder / name)), None)
     if path is None:
         raise ValueError(f"{folder}: no weights; expected {' or '.join(WEIGHTS)}")
-    weights = contents.require_tensors(path, contents.load_content(path))
+    saved = contents.require_tensors(path, contents.load_content(path))
+    weights = remove_wrappers(saved, f"transformer.{FIRST}")
     with contents.refuse_invalid_values(path):
         ours = contents.match_weights(weights, map_huggingface_weights, config)
         model = contents.build_network(ours, config)

@@ -40,6 +40,7 @@ def load_nvidia(
     state_dict: Mapping[str, Tensor], args: Mapping[str, Any], source: str | Path = "state_dict"
 ) -> TransformerXL:
     """Load a network of NVIDIA's PyTorch code, as `load_original` does of the original's."""
+    state_dict = original.remove_wrappers(state_dict)
     config = original.config_from_original(args, state_dict.get("r_emb"))
     # Each query attends to one more state than in the original.
     config = replace(config, same_length="mem_len+1" if config.same_length else None)

@@ -42,6 +42,11 @@ KINDS = {
     list: ("a list", list | tuple),
 }
 
+# A weight that every network has, also NVIDIA's; what is before it is the name of a wrapper.
+FIRST = "word_emb.emb_layers.0.weight"
+# Wrappers that torch puts around modules within a network, too.
+WRAPPER = re.compile(r"\b(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+
 # Our names (regular expressions) -> the original's.
 ORIGINAL_NAMES = {
     r"^embedding\.weight": "word_emb.emb_layers.0.weight",
@@ -72,7 +77,8 @@ def load_original(
     A warning says that another code's weights have no checksum.
 
     Args:
-        state_dict: the original's tensors under its own names; their precision is kept.
+        state_dict: the original's tensors under its own names, or these after the name of a wrapper
+            (module., _orig_mod., model., ...); their precision is kept.
         args: the keywords that its constructor was called with; null is the default. Other options
             of train.py are ignored; one that looks like a misspelt keyword is an error. tgt_len and
             ext_len are only used for the size of learned positions if they are not in state_dict.
@@ -82,10 +88,20 @@ def load_original(
         ValueError: a keyword is misspelt or has a value that the original does not have, or a
             tensor is missing, left over or of another shape; the message names it.
     """
+    state_dict = remove_wrappers(state_dict)
     config = config_from_original(args, state_dict.get("r_emb"))
     warn_unverified(Path(source), NO_CHECKSUM)
     ours = contents.match_weights(state_dict, map_original_weights, config)
     return contents.build_network(ours, config)
+
+
+def remove_wrappers(state_dict: Mapping[str, Tensor], first: str = FIRST) -> dict[str, Tensor]:
+    """Return the tensors by their names without those of modules around the network or in it."""
+    plain = {name: WRAPPER.sub("", name) for name in state_dict}
+    prefix = next((n.removesuffix(first) for n in plain.values() if n.endswith(f".{first}")), "")
+    unwrapped = {plain[name].removeprefix(prefix): state_dict[name] for name in state_dict}
+    # If two become one, the caller's error has the names of the file.
+    return unwrapped if len(unwrapped) == len(state_dict) else dict(state_dict)
 
 
 def config_from_original(

@@ -27,16 +27,17 @@ from ..model import CachedReader, EvalLengths, Memory, TransformerXL, Transforme
 from ..model.config import CLASS, describe_config, require_transformer_xl
 from ..model.contract import AnyMemory
 from ..runs.folder import KEY
+from .folder_options import (
+    DOWNLOAD,
+    LOADING,
+    SAVING,
+    find_dtype,
+    require_one_file,
+    require_options,
+)
+from .masks import hide_padding, require_labels, require_mask, require_prompt
 
 FILES = ("*.json", "model.safetensors", "pytorch_model.bin", "vocab.txt")
-DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "revision", "token")
-"""Options of from_pretrained for a folder on a hub."""
-NO_EFFECT = (
-    "adapter_kwargs", "low_cpu_mem_usage", "trust_remote_code", "use_safetensors", "weights_only",
-)  # fmt: skip
-"""Options that change nothing: the network is ours, and every file is read safely."""
-KNOWN = ("config", "device_map", "dtype", "mem_len", "torch_dtype", *DOWNLOAD, *NO_EFFECT)
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class TXLConfig(transformers.PreTrainedConfig):
@@ -73,15 +74,6 @@ class TXLConfig(transformers.PreTrainedConfig):
         return cls(net=describe_config(config))
 
 
-def find_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """Return a precision by its name; None: as in the file."""
-    if dtype in (None, "auto"):
-        return None
-    found = getattr(torch, str(dtype).removeprefix("torch."), None)
-    require(found in DTYPES, "dtype", dtype, "auto, float16, bfloat16, float32 or float64")
-    return found
-
-
 class TransfoXLConfig(TXLConfig):
     """config.json of TransfoXL, as transformers 4 wrote it."""
 
@@ -112,6 +104,16 @@ class MemoryCache(transformers.Cache):
         self.memory = self.memory.rows(beam_idx)
 
 
+def require_cache(cache: Any, is_cached: bool) -> None:
+    """Refuse what no earlier pass returned, and keys and values in a pass with gradients."""
+    kind = type(cache).__name__
+    earlier = "None, or past_key_values of an earlier pass of this class"
+    require(isinstance(cache, MemoryCache), "past_key_values", kind, earlier)
+    expected = "None, or the memory of a pass with gradients, because this pass has gradients"
+    is_possible = is_cached or isinstance(cache.memory, Memory)
+    require(is_possible, "past_key_values", type(cache.memory).__name__, expected)
+
+
 class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):
     """Transformer-XL, with its memory as the cache.
 
@@ -127,6 +129,8 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
 
     def __init__(self, config: TXLConfig, net: TransformerXL | None = None) -> None:
         super().__init__(config)
+        # `Trainer` finds by it that the loss has no first label; a class name may not say so.
+        self.loss_type = "ForCausalLM"
         self.net = TransformerXL(config.to_network()) if net is None else net
         self.reader = CachedReader(self.net)
         self.vocab: Vocabulary | None = None
@@ -143,7 +147,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
     ) -> CausalLMOutputWithPast | tuple:
@@ -152,33 +156,34 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         Args:
             input_ids: tokens_BL.
             past_key_values: the memory of the segments before; default empty.
-            attention_mask: mask_BT of all tokens so far, 0 for padding before a text or at its end.
+            attention_mask: mask_BT of all tokens so far, those in the memory included: 1, and 0 for
+                padding before a text or at its end.
             labels: the same tokens_BL, or -100 where there is no loss, which is the mean nats of
-                the label after each token; the first label has no token before it.
+                the label after each token; the first label, and one after padding, has no token
+                before it.
             use_cache: return the memory (default).
-            logits_to_keep: number of last tokens that have logits; 0: all.
+            logits_to_keep: number of last tokens that have logits, 0: all; or their places.
             return_dict: False for a tuple.
             num_items_in_batch: divisor of the summed nats, as `Trainer` gives it.
         """
-        tgt_len = input_ids.size(1)
-        doc_pos_BL = None
-        cache = past_key_values
-        if attention_mask is not None:
-            doc_pos_BL = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -tgt_len:]
-            # Padding may have an id beyond the vocabulary.
-            input_ids = input_ids.masked_fill(attention_mask[:, -tgt_len:] == 0, 0)
+        batch_size, tgt_len = input_ids.shape
         reader = self.net if torch.is_grad_enabled() or self.training else self.reader
+        cache = past_key_values
         if cache is None:
             lengths = EvalLengths(self.config.mem_len)
-            cache = MemoryCache(reader.empty_memory(len(input_ids), lengths), 0)
-        is_possible = reader is self.reader or isinstance(cache.memory, Memory)
-        expected = "None, or the memory of a pass with gradients, because this pass has gradients"
-        require(is_possible, "past_key_values", type(cache.memory).__name__, expected)
+            cache = MemoryCache(reader.empty_memory(batch_size, lengths), 0)
+        require_cache(cache, reader is self.reader)
+        require_labels(labels, input_ids)
+        doc_pos_BL = None
+        if attention_mask is not None:
+            require_mask(attention_mask, batch_size, cache.n_read, tgt_len)
+            input_ids, doc_pos_BL, labels = hide_padding(input_ids, labels, attention_mask)
         h_BLD, memory = reader.hidden(input_ids, cache.memory, doc_pos_BL)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         after = None if use_cache is False else MemoryCache(memory, cache.n_read + tgt_len)
         output = CausalLMOutputWithPast(
             loss=None if labels is None else self.mean_nats(h_BLD, labels, num_items_in_batch),
-            logits=self.net.head(h_BLD[:, -logits_to_keep:]),
+            logits=self.net.head(h_BLD[:, kept]),
             past_key_values=after,
         )
         return output.to_tuple() if return_dict is False else output
@@ -188,18 +193,21 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         nats_BL = self.net.head.nats(h_BLD[:, :-1], targets_BL)
         return nats_BL.sum() / ((targets_BL != IGNORED).sum() if count is None else count)
 
+    def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Continue texts as transformers does, after a check of the mask, which it may drop."""
+        tokens_BL = kwargs.get("input_ids") if inputs is None else inputs
+        cache = kwargs.get("past_key_values")
+        if isinstance(tokens_BL, Tensor):
+            n_read = 0 if cache is None else cache.get_seq_length()
+            require_prompt(tokens_BL, kwargs.get("attention_mask"), n_read)
+        return super().generate(inputs, *args, **kwargs)
+
     # The name kwargs tells transformers that `forward` takes them.
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict:
         """Read all but the last token, in the segments of our own `generate`; return the rest."""
         # `generate` reads stop strings with the tokenizer, and passes it on to `forward`, too.
         for name in ("tokenizer", "assistant_tokenizer"):
             kwargs.pop(name, None)
-        mask_BT = kwargs.get("attention_mask")
-        if kwargs.get("is_first_iteration") and mask_BT is not None:
-            # The next token would see padding after a token instead of tokens of its text.
-            is_at_start = bool((mask_BT.long().diff(dim=1) >= 0).all())
-            expected = 'padding before each text: padding_side="left"'
-            require(is_at_start, "attention_mask", "padding after a token", expected)
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
         if not inputs.get("use_cache"):
             return inputs
@@ -241,14 +249,13 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
             torch_dtype: the former name of dtype.
             device_map: the device.
             mem_len: memory length; default as in training.
-            **options: DOWNLOAD and NO_EFFECT.
+            **options: DOWNLOAD and NO_EFFECT of folder_options.py.
 
         Raises:
             ValueError: another option, an unknown precision, or a missing file.
             CheckpointError: a file that is damaged, does not fit its settings, or would run code.
         """
-        for name in sorted(name for name, value in options.items() if value and name[0] != "_"):
-            require(name in KNOWN, "from_pretrained", name, f"one of {', '.join(KNOWN)}")
+        require_options("from_pretrained", options, LOADING)
         dtype = find_dtype(torch_dtype if dtype is None else dtype)
         source = str(pretrained_model_name_or_path)
         if not os.path.exists(source):
@@ -276,13 +283,18 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         is_main_process: bool = True,
         state_dict: dict[str, Tensor] | None = None,
         push_to_hub: bool = False,
-        **_: Any,
+        max_shard_size: int | str | None = None,
+        safe_serialization: bool = True,
+        **options: Any,
     ) -> None:
         """Write the folder that `convert` writes, or for TransfoXL the one of transformers 4.
 
-        mem_len of `from_pretrained` says how the network is read, and is not saved.
+        The weights are one file of safetensors; options that ask for others are refused. mem_len of
+        `from_pretrained` says how the network is read, and is not saved.
         """
         require(not push_to_hub, "push_to_hub", True, "False; call push_to_hub(NAME)")
+        require(safe_serialization, "safe_serialization", False, "True: weights are safetensors")
+        require_options("save_pretrained", options, SAVING)
         if not is_main_process:
             return
         net = self.net
@@ -290,6 +302,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         if state_dict is not None:
             ours = {name.removeprefix("net."): weight for name, weight in state_dict.items()}
             net = build_network(ours, net.config)
+        require_one_file(net.state_dict(), max_shard_size)
         folder.mkdir(parents=True, exist_ok=True)
         self.save_files(net, folder, self.vocab)
         self.generation_config.save_pretrained(folder)
