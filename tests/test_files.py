@@ -2,9 +2,11 @@
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
+from txl_lightning import files
 from txl_lightning.errors import StorageError
 from txl_lightning.files import (
     check_file_writable,
@@ -56,6 +58,23 @@ def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
 def test_a_name_that_is_not_utf8_stays_printable_in_a_text(tmp_path):
     write_text(os.fsdecode(b"caf\xe9") + ": ünchanged", tmp_path / "page")
     assert (tmp_path / "page").read_text(encoding="utf-8") == "caf\\udce9: ünchanged"
+
+
+def test_a_result_is_cached_only_if_none_of_its_files_has_just_been_changed(tmp_path, monkeypatch):
+    old, new = (tmp_path / name for name in ("old", "new"))
+    old.touch()
+    new.touch()
+    while new.stat().st_ctime_ns == old.stat().st_ctime_ns:
+        new.touch()
+    counts = iter(range(9))
+
+    def compute(since: Path, age: int) -> int:
+        monkeypatch.setattr(files.time, "time_ns", lambda: since.stat().st_ctime_ns + age)
+        return files.cache_result("count", [old, new], tmp_path, lambda: next(counts))
+
+    # The new file may be changed again without another time stamp.
+    assert [compute(old, files.MIN_AGE + 1) for _ in range(2)] == [0, 1]
+    assert [compute(new, files.MIN_AGE + 1) for _ in range(2)] == [2, 2]
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/x", "gs://x", "http://127.0.0.1:9/a.ckpt"])

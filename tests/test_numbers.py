@@ -13,6 +13,7 @@ from experiments.adaptation import figures as adaptation
 from experiments.contrasts import judge
 from experiments.original import figures as original
 from experiments.speed import table_9
+from txl_lightning.data.json_lines import LONGEST
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
@@ -190,6 +191,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
         "txl_lightning/data/README.md": [
             log("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
             log("33.6 s, 189 MB", "in less than 300 MB of memory"),
+            f"A line has at most {LONGEST >> 30} GiB",
         ],
         "txl_lightning/evaluation/README.md": [
             log(

@@ -17,8 +17,9 @@ from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig, 
 PACKAGE = Path(__file__).parent
 # Files of each way; lower a number with every file less, explain a raised one.
 WAYS = {"text to loss": 20, "text to resumed run": 45, "evaluate": 25, "generate": 19}
-# Files that are imported with a public name, apart from those that only say what a package is.
-IMPORTS = {"LanguageModel": 38, "load": 25, "CorpusDataModule": 19, "Stream": 3}
+# Files that are imported with a public name, apart from those that only say what a package is. Two
+# more with CorpusDataModule: names of splits and JSON lines are no longer in text_files.py.
+IMPORTS = {"LanguageModel": 38, "load": 25, "CorpusDataModule": 21, "Stream": 3}
 NAMES = "import sys, txl_lightning; txl_lightning.{}; print(*sys.modules)"
 
 

@@ -22,6 +22,7 @@ from .errors import TYPE_WORDS, DataError, StorageError, print_notice, require
 
 PACKAGE = Path(__file__).parent
 MAX_YAML_DEPTH = 100
+LFS_POINTER = b"version https://git-lfs"  # the beginning of what Git has in place of a large file
 MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
 URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # also after Path has removed a slash
 
@@ -211,9 +212,33 @@ def flush_to_disk(path: Path) -> None:
         os.close(handle)
 
 
+def has_ending(path: Path, endings: Iterable[str]) -> bool:
+    """Return True if a name ends with one of the endings, in small letters or capitals."""
+    return path.name.lower().endswith(tuple(endings))
+
+
 def sha256_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find_difference(path: Path, checksum: str) -> str:
+    """Return a file's checksum and the expected "sha256:..." as text, or "" if they are equal."""
+    algorithm, _, digest = checksum.partition(":")
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, algorithm).hexdigest()
+    return "" if actual == digest else f"{algorithm} {actual}, not {digest}"
+
+
+def verify_file(path: Path, checksum: str) -> None:
+    """Raise a DataError unless a file can be read and has this checksum."""
+    try:
+        difference = find_difference(path, checksum)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be read ({reason}); pass data.path") from error
+    if difference:
+        raise DataError(f"{path}: wrong file ({difference}); remove it, or pass data.path")
 
 
 def short_hash(value: Any) -> str:

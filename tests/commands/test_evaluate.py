@@ -189,6 +189,17 @@ def test_words_of_the_standard_input_are_counted_in_bytes(
     assert record["bits_per_byte"] == pytest.approx(record["bits_per_word"] * 3 / 7)
 
 
+def test_json_lines_on_the_standard_input_are_documents(accepted, checkpoint, monkeypatch):
+    lines = [json.dumps({"id": n, "text": "abcd\n"}) for n in range(10)]
+    for content, counts in (("\n".join(lines), (50, 40)), ('[{"text": "abcd"}]', (18, 17))):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        output = accepted("evaluate", checkpoint, "--path=-")
+        record = json.loads(output.out)
+        assert (record["tokens"], record["tokens_scored"]) == counts
+    # The array is read as it is, by a model of bytes.
+    assert "read as plain text, with all its marks" in output.err
+
+
 def test_a_byte_model_is_measured_on_a_file_that_is_not_text(measure):
     content = b"\0\xff\x89caf\xe9" * 20
     Path("any.dat").write_bytes(content)

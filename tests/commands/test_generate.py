@@ -112,8 +112,10 @@ def test_each_sample_and_prompt_is_continued_as_if_alone(generate, tmp_path):
 
 
 def test_a_prompt_ends_with_its_line_not_at_other_separators_of_python(tmp_path):
-    (tmp_path / "prompts.txt").write_bytes("a\fb\u0085c\u2028d\r\n\r\ne\r\n".encode())
-    assert read_prompt_lines(str(tmp_path / "prompts.txt")) == ["a\fb\u0085c\u2028d", "e"]
+    for end in ("\n", "\r\n", "\r"):
+        text = end.join(["a\fb\u0085c\u2028d", "", "e", ""])
+        (tmp_path / "prompts.txt").write_bytes(text.encode())
+        assert read_prompt_lines(str(tmp_path / "prompts.txt")) == ["a\fb\u0085c\u2028d", "e"]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path):

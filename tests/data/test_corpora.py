@@ -127,6 +127,19 @@ def test_python_source_is_ascii_without_tests_and_sorted(tmp_path):
     assert files == sorted(files, key=lambda path: path.relative_to(files[0].parent).as_posix())
 
 
+def test_each_split_of_one_billion_words_is_the_published_part(place_corpus):
+    # As in the original: heldout-00000 is the test text, and heldout-00001 that of validation.
+    splits = place_corpus("lm1b").splits
+    held_out = {name: [part.path.name for part in splits[name]] for name in ("val", "test")}
+    assert held_out == {
+        "val": ["news.en.heldout-00001-of-00050"],
+        "test": ["news.en.heldout-00000-of-00050"],
+    }
+    assert [part.path.name for part in splits["train"]] == [
+        f"news.en-{n:05}-of-00100" for n in range(1, 100)
+    ]
+
+
 def test_corpus_file_is_verified_when_it_changes_and_refused_if_it_differs(
     write_files, tmp_path, monkeypatch
 ):

@@ -82,6 +82,16 @@ def test_text_too_short_for_the_rows_is_refused(make_data):
         make_data(eval_batch_size=151).test_dataloader()
 
 
+@pytest.mark.parametrize("names", [("train.txt", "val.txt"), ("1.txt", "2.txt")])
+def test_a_split_without_a_text_is_named_with_what_gives_it_one(make_data, tmp_path, names):
+    (tmp_path / "books").mkdir()
+    for name in names:
+        (tmp_path / "books" / name).write_text("ab\n" * 300)
+    data = make_data(path=str(tmp_path / "books"))
+    with pytest.raises(DataError, match=r"books, test: no text; give more documents, three texts"):
+        data.test_dataloader()
+
+
 def test_rows_that_devices_cannot_share_are_refused(make_data):
     class TwoDevices(Trainer):
         world_size = 2

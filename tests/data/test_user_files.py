@@ -20,9 +20,10 @@ from pathlib import Path
 import pytest
 
 from txl_lightning.data import archives
+from txl_lightning.data.corpora import CORPORA
 from txl_lightning.data.recipe import prepare_folder
 from txl_lightning.data.settings import DataConfig, find_kind
-from txl_lightning.data.text_files import has_documents, split_user_files
+from txl_lightning.data.text_files import OWN_FOLDERS, has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -60,7 +61,10 @@ REFUSED_TARS = {
     "pipe": (entry("b", type=tarfile.FIFOTYPE), rf"{DAMAGED}.*special"),
     "size beyond memory": (entry("b", size=1 << 70), DAMAGED),
     "header beyond memory": (entry("b", size=1 << 70, type=tarfile.XHDTYPE), DAMAGED),
-    "bad line": (entry("1.jsonl", b'{"text": "x"}\n{}'), "1.jsonl: line 2 has no text"),
+    "bad line": (
+        entry("1.jsonl", b'{"text": "x"}\n{}'),
+        "1.jsonl: line 2 has no text: there is no key",
+    ),
 }
 
 
@@ -116,26 +120,49 @@ def test_three_files_or_names_of_files_give_the_splits(write_files, tmp_path, na
     assert splits == dict(zip(SPLITS, [[name.encode()] for name in names], strict=True))
 
 
+def test_archives_in_a_folder_give_the_splits(write_files, tmp_path):
+    files = {f"{name}.ZIP": make_zip({"0.txt": name.encode()}) for name in SPLITS}
+    splits = split_user_files([write_files(files, "books")], FRACTIONS, tmp_path / "data")
+    assert texts(splits) == {name: [name.encode()] for name in SPLITS}
+
+
+def test_backslashes_of_a_zip_separate_folders(write_files, tmp_path):
+    names = {split: f"b\\{split}\\0.txt" for split in SPLITS}
+    members = {"b\\": b""} | {name: split.encode() for split, name in names.items()}
+    path = write_files({"a.zip": make_zip(members)}) / "a.zip"
+    splits = split_user_files([path], FRACTIONS, tmp_path / "data")
+    assert texts(splits) == {name: [name.encode()] for name in SPLITS}
+    assert splits["train"][0].path.parent.name == "train"
+
+
 def test_a_file_of_no_split_is_refused_beside_those_of_all_splits(write_files, tmp_path):
     names = ("train.txt", "val.txt", "test.txt", "other.txt")
     folder = write_files(dict.fromkeys(names, b"x"), "texts")
     with pytest.raises(DataError, match=r"other\.txt is not in train, val or test, but others are"):
         split_user_files([folder], FRACTIONS, tmp_path)
-    (folder / "test.txt").unlink()
-    assert len(split_user_files([folder], ALL_TRAIN, tmp_path)["train"]) == 3
 
 
 def test_folder_gives_each_of_its_files_once_except_hidden_ones_and_our_own(write_files):
     documents = {f"{'ab'[n % 2]}/{n}.txt": b"%d" % n * 10 for n in range(10)}
     others = (".hidden", "b/.git/config", "data/prepared/ids", "data/downloads/zip")
+    others += ("data/tiny_shakespeare/input.txt", "data/ptb/ptb.train.txt")
     folder = write_files(documents | dict.fromkeys(others, b"x") | {"empty": b""}, "texts")
     (folder / "link").symlink_to(folder / "a" / "0.txt")
     (folder / "b" / "loop").symlink_to(folder)
-    (folder / "run").mkdir()
-    (folder / "run" / "run.json").write_text('{"max_steps": 9}')
-    (folder / "run" / "metrics.csv").write_text("step")
+    own = {"run/run.json": b'{"max_steps": 9}', "run/metrics.csv": b"step"}
+    own |= {"store/manifest.json": b'{"n_document": {}}', "store/vocab.json": b"{}"}
+    own |= {"b/sweep/journal.log": b'{"op_code": 0}', "b/sweep/000/log.txt": b"step 1"}
+    write_files(own, "texts")
     splits = split_user_files([folder], FRACTIONS, folder / "data")
     assert [*chain(*texts(splits).values())] == [documents[name] for name in sorted(documents)]
+
+
+def test_a_folder_that_this_package_writes_is_a_text_where_it_is_given_itself(write_files):
+    for name in ("downloads", *OWN_FOLDERS[2:]):
+        folder = write_files({f"data/{name}/a.txt": b"a"}) / "data"
+        assert texts(split_user_files([folder / name], ALL_TRAIN, folder))["train"] == [b"a"]
+    assert {corpus.folder for corpus in CORPORA.values()} - {""} <= {*OWN_FOLDERS}
+    assert {*CORPORA} - {"python_source"} <= {*OWN_FOLDERS}
 
 
 def test_links_in_a_folder_are_followed_and_those_to_nothing_named(write_files, capsys):
@@ -155,8 +182,9 @@ def test_links_in_a_folder_are_followed_and_those_to_nothing_named(write_files, 
 
 
 def test_a_run_json_of_another_program_is_a_text(write_files):
-    folder = write_files({"a/run.json": b"{}", "b/manifest.json": b"[]", "b/c": b"c"}, "texts")
-    assert len(split_user_files([folder], ALL_TRAIN, folder / "data")["train"]) == 3
+    files = {"a/run.json": b"{}", "b/manifest.json": b"[]", "b/c": b"c", "d/journal.log": b"d"}
+    folder = write_files(files, "texts")
+    assert len(split_user_files([folder], ALL_TRAIN, folder / "data")["train"]) == 4
     assert find_kind(folder / "b") == "path"
 
 
@@ -219,7 +247,7 @@ def test_tar_gives_its_files_is_unpacked_once_and_refused_if_truncated(
     assert texts(splits)["train"] == [members["deep/" * 18 + "é.txt"], b"z\n"]
     assert not splits["train"][0].path.stat().st_mode & 0o4000
     with monkeypatch.context() as patch:
-        patch.setattr(archives, "unpack_into", lambda *_, **__: pytest.fail("unpacked again"))
+        patch.setattr(archives, "unpack_archive", lambda *_, **__: pytest.fail("unpacked again"))
         assert split_user_files([path], ALL_TRAIN, tmp_path) == splits
 
 
@@ -266,7 +294,13 @@ def make_lines(*texts: str) -> bytes:
         ("a.txt.gz", compress_gzip(b"one\ntwo"), ["one\ntwo"]),
         ("a.txt.bz2", bz2.compress(b"one\ntwo"), ["one\ntwo"]),
         ("a.txt.xz", lzma.compress(b"one\ntwo"), ["one\ntwo"]),
+        ("a.TXT.GZ", compress_gzip(b"one\ntwo"), ["one\ntwo"]),
+        ("A.ZIP", make_zip({"b/1.TXT.XZ": b"x", "2.txt": b"two"}), ["two", "x"]),
+        ("A.TAR.GZ", compress_gzip(make_tar(entry("b", b"one"))), ["one"]),
         ("a.jsonl", make_lines("one", "", "zwöi") + b"\n", ["one", "zwöi"]),
+        ("a.JSON.GZ", compress_gzip(make_lines("one", "two")), ["one", "two"]),
+        ("a.ndjson.xz", lzma.compress(make_lines("one", "two")), ["one", "two"]),
+        ("A.zip", make_zip({"1.NDJSON": make_lines("one", "2"), "2": b"!"}), ["one", "2", "!"]),
         ("a.jsonl.gz", compress_gzip(make_lines("one", "two")), ["one", "two"]),
         ("a.zip", make_zip({"1.jsonl": make_lines("one", "2"), "2": b"!"}), ["one", "2", "!"]),
         ("a/1.jsonl", make_lines("one", "two"), ["one", "two"]),
@@ -279,7 +313,8 @@ def test_packed_files_and_json_lines_give_their_texts(
     path = write_files({name: content}) / name.split("/")[0]
     splits = split_user_files([path], ALL_TRAIN, tmp_path / "data")
     assert [text.decode() for text in texts(splits)["train"]] == documents
-    assert has_documents(path) is (not name.startswith("a.txt"))
+    is_text = name.lower().startswith("a.txt")
+    assert has_documents(path, tmp_path / "data") is (not is_text)
     three = split_user_files([path] * 3, FRACTIONS, tmp_path / "data")
     assert [*map(len, three.values())] == [len(documents)] * 3
 
@@ -312,6 +347,7 @@ def test_a_zip_gives_documents_whose_names_have_dots(write_files, tmp_path):
     ("name", "mode", "reason"),
     [
         ("../evil", 0, "outside"),
+        ("..\\evil", 0, "outside"),
         ("books/../../evil", 0, "outside"),
         ("/tmp/evil", 0, "outside"),
         ("evil", stat.S_IFLNK, "link"),
@@ -319,7 +355,8 @@ def test_a_zip_gives_documents_whose_names_have_dots(write_files, tmp_path):
 )
 def test_an_unsafe_zip_is_refused_and_stays_inside(write_files, tmp_path, name, mode, reason):
     path = write_files({"a.zip": make_zip({name: b"/etc/passwd"}, mode)}) / "a.zip"
-    with pytest.raises(DataError, match=rf"{DAMAGED}'{name}'.*{reason}"):
+    shown = name.replace("\\", "/")
+    with pytest.raises(DataError, match=rf"{DAMAGED}'{shown}'.*{reason}"):
         split_user_files([path], ALL_TRAIN, tmp_path / "data")
     assert set(os.listdir(tmp_path)) == {"a.zip", "data"}
     assert not Path("/tmp/evil").exists()
@@ -349,6 +386,31 @@ def test_mutated_archive_gives_its_own_texts_or_is_refused(write_files, tmp_path
             assert texts(splits)["train"] == [*members.values()]
 
 
+def test_a_zip_that_cannot_be_read_is_not_called_damaged(write_files, tmp_path):
+    whole = make_zip({"a": b"a" * 99, "b": b"b"})
+    # The flags of a member, and how it is packed, in the file's directory.
+    for offset, value, reason in ((8, 1, "it is encrypted"), (10, 9, "That compression method")):
+        content = bytearray(whole)
+        content[content.rindex(b"PK\1\2") + offset] = value
+        path = write_files({"a.zip": bytes(content)}) / "a.zip"
+        with pytest.raises(
+            DataError, match=rf"a\.zip: not supported \({reason}.*; unpack it first"
+        ):
+            split_user_files([path], ALL_TRAIN, tmp_path / "data")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.zip", "a.txt.gz", "a"])
+def test_a_git_lfs_pointer_is_named_and_never_read(write_files, tmp_path, capfd, name):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    folder = write_files({name: pointer, "b.txt": b"b"}, "texts")
+    for any_bytes in (False, True):
+        with pytest.raises(DataError, match=rf"{name}: a Git LFS pointer \(git lfs pull\); exp"):
+            split_user_files([folder / name], FRACTIONS, tmp_path / "data", any_bytes)
+        splits = split_user_files([folder], ALL_TRAIN, tmp_path / "data", any_bytes)
+        assert texts(splits)["train"] == [b"b"]
+        assert f"skipped: {name} (a Git LFS pointer) (1)" in capfd.readouterr().err
+
+
 def test_a_zip_whose_directory_hides_members_is_refused(write_files, tmp_path):
     content = bytearray(make_zip({"a": b"a", "b": b"b", "c": b"c"}))
     # The length of the comment of the first entry.
@@ -372,6 +434,7 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         ({}, ["no.txt"], "no.txt: no such file"),
         ({"folder/empty": b""}, ["folder"], "folder: no text in it"),
         ({"a.txt.zst": b"x"}, ["a.txt.zst"], "a.txt.zst: packed; unpack it first"),
+        ({"a.JSONL.ZST": b"x"}, ["a.JSONL.ZST"], "a.JSONL.ZST: packed; unpack it first"),
         ({"a.txt.gz": b"x"}, ["a.txt.gz"], r"a.txt.gz: damaged, or not an archive \(Not a g"),
         ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged, or not an archive \(.*is not a zip file"),
         (
@@ -381,14 +444,18 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
         ),
         # Ids are named only where there are some: evaluate has no data.ids.
         ({"f/a.npy": b"\0"}, ["f"], r"expected a text in UTF-8, or data\.ids for ids$"),
-        ({"a.jsonl": b'{"text": "a"}\n["b"]'}, ["a.jsonl"], "a.jsonl: line 2 has no text; expect"),
+        (
+            {"a.jsonl": b'{"text": "a"}\n["b"]'},
+            ["a.jsonl"],
+            "a.jsonl: line 2 has no text: it is a list",
+        ),
         (
             {"a.jsonl": b'{"text": "a\\ud800"}'},
             ["a.jsonl"],
             "line 1: character 2 is not UTF-8 text",
         ),
         ({"a.jsonl": b'\n{"text": "\xe9"}'}, ["a.jsonl"], "line 2: byte 10 is not UTF-8 text"),
-        ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], "a.jsonl: line 1 has no text; expected JSON in"),
+        ({"a.jsonl": b"[" * 100_000}, ["a.jsonl"], r"line 1 has no text: it is nested too"),
         ({"a.jsonl": b"\n"}, ["a.jsonl"], r"a\.jsonl: no text in it; .* a text in UTF-8$"),
         ({"a": b"x"}, ["a", "a"], r"data\.path: invalid number of files 2; expected one, or three"),
     ],

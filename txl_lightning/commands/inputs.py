@@ -100,7 +100,8 @@ def read_prompt(prompt: str | None, prompt_file: str | None) -> str | None:
 
 def read_prompt_lines(path: str) -> list[str]:
     # str.splitlines also splits at characters such as a form feed.
-    lines = [line for line in read_text(path).replace("\r\n", "\n").split("\n") if line]
+    text = read_text(path).replace("\r\n", "\n").replace("\r", "\n")
+    lines = [line for line in text.split("\n") if line]
     require(len(lines) > 0, "prompts", path, "a file with a prompt in each line")
     return lines
 

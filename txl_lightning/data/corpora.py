@@ -14,14 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..errors import DataError
-from ..files import cache_result, explain_write_errors, replace_file
+from ..files import cache_result, explain_write_errors, replace_file, verify_file
 from .text_files import (
     SPLITS,
     DocumentUnit,
     Splits,
     cut_slice,
     split_by_fractions,
-    verify_file,
     whole_file,
 )
 from .vocab.words import WordOptions

@@ -12,11 +12,11 @@ from typing import Any, Literal, Self
 from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, convert_fields, require, require_at_least, suggest_key
+from .json_lines import save_texts
 from .settings import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader
 from .tasks import TaskStore
-from .text_files import save_texts
 from .tokens import SHORTEST, FixedLengths, VarlenLengths, make_order
 from .vocab import Vocabulary, load_vocabulary
 
@@ -234,6 +234,9 @@ class CorpusDataModule(LightningDataModule):
     def _make_stream(self, split: str, n_row: int, tgt_len: int, fix: str, **how: Any) -> Stream:
         trainer = self.trainer
         tokens = self.store.text(split)
+        if not len(tokens):
+            fix = "give more documents, three texts as [train, val, test], or another data.split"
+            raise DataError(f"{self.config.name}, {split}: no text; {fix}")
         rank, n_rank = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         expected = f"a multiple of {n_rank}, the number of devices"
         require(n_row % n_rank == 0, "data.batch_size, data.eval_batch_size", n_row, expected)

@@ -7,9 +7,8 @@ import requests
 from filelock import FileLock
 
 from ..errors import DataError, print_notice
-from ..files import explain_write_errors
+from ..files import explain_write_errors, find_difference, verify_file
 from ..progress import show_progress
-from .text_files import find_difference, verify_file
 
 CHUNK = 1 << 16
 DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt

@@ -30,7 +30,7 @@ from .vocab.words import WordOptions
 
 # Part of the name of a prepared folder: increment it when the same text gives other ids or files.
 # Opened stores ignore it. Fingerprints in checkpoints have `text`, `cuts` and `documents`, too.
-VERSION = 8
+VERSION = 9
 LARGE = 10_000_000  # bytes of text from which a message is printed, because encoding takes long
 PIECE = 8 << 20  # bytes of text that are encoded at once, by one process
 SHORT = 100_000  # bytes of documents that are encoded in batches

@@ -13,7 +13,7 @@ from .id_files import IDS, IdOptions, split_id_files
 from .recipe import Recipe, prepare_text
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .text_files import SPLITS, SUFFIXES, has_documents, split_user_files
+from .text_files import SPLITS, SUFFIXES, has_documents, has_mark, split_user_files
 from .vocab.base import BUILT_IN, Bytes, Vocabulary
 from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
@@ -139,7 +139,8 @@ class DataConfig:
             return Recipe(splits, self.vocab_name, unit, self.words, self.subwords, options)
         if self.kind == "path":
             splits = split_user_files(paths, self.split, self.data_folder, self.vocab == "bytes")
-            unit = "files" if any(map(has_documents, paths)) else None
+            has_units = any(has_documents(path, self.data_folder) for path in paths)
+            unit = "files" if has_units else None
             words = self.words
         else:
             corpus = CORPORA[self.corpus]
@@ -187,11 +188,8 @@ class DataConfig:
 
 def is_store(folder: Path) -> bool:
     """Return True for a folder with the manifest of a store; other programs have such files too."""
-    # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
-    if not os.path.isfile(folder / "manifest.json"):
-        return False
     # Also of a damaged one, which is then refused as a store, by name.
-    return b'"n_document"' in (folder / "manifest.json").read_bytes()
+    return has_mark(folder, "manifest.json")
 
 
 def find_kind(path: Path) -> str:

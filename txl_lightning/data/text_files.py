@@ -1,9 +1,8 @@
 """Texts in files: slices of them, splits, and a user's own files, folders and archives."""
 
 import codecs
-import hashlib
-import json
 import os
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,31 +10,36 @@ from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Literal
 
-from ..errors import DataError, print_notice, require
-from ..files import replace_file
+from ..errors import DataError, print_notice
+from ..files import LFS_POINTER, has_ending
 from ..signals import is_child
-from .archives import LINES, SEVERAL, TEXT, UNPACKED, read_ends, unpack
+from .archives import ARCHIVES, COMPRESSED, UNPACKED, unpack
+from .json_lines import LATIN_1, LINES, TEXT, has_objects, read_lines, unpack_lines
+from .split_names import SPLITS, assign_splits, list_first
 
 CHUNK = 1 << 20
-SPLITS = ("train", "val", "test")
 DocumentUnit = Literal["files", "lines"]  # one document of a text: each file, or each line
-# The split that a word of a file's or a folder's name names.
-NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
-NAMES |= {"test": "test"}
 # Endings of files of ids, and of packed files that nothing here unpacks.
 SUFFIXES = (".npy", ".bin", ".ds")
-PACKED = (".zst", ".7z")
+PACKED = (".zst", ".7z", ".rar", ".lz4", ".br")
+TABLES = (".json", ".csv", ".tsv")  # endings of texts that are not read as their author may think
+JSON = re.compile(rb'\s*(\[\s*)?\{\s*"')  # the beginning of an object, or of an array of objects
 MARKS = {
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"%PDF-": "a PDF",
 }  # fmt: skip
 """What a file is by its first bytes; UTF-32 comes first, as its mark begins like UTF-16's."""
-LATIN_1 = "if it is Latin-1: iconv -f ISO-8859-1 -t UTF-8"
 NOT_UTF8 = "not in UTF-8"
 CONVERTERS = {name: f" (iconv -f {name} -t UTF-8)" for name in ("UTF-32", "UTF-16")}
-CONVERTERS |= {"a PDF": " (pdftotext)", NOT_UTF8: f" ({LATIN_1})"}
+LFS = "a Git LFS pointer"  # which stands for a file that is not there
+CONVERTERS |= {"a PDF": " (pdftotext)", NOT_UTF8: f" ({LATIN_1})", LFS: " (git lfs pull)"}
 BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
-RUN = "run.json"  # in a run's folder, whose files are no text of the user
+# Files by which folders of ours are known: a run, a store, a sweep; and a part of their content.
+OWN = {"run.json": b'"max_steps"', "manifest.json": b'"n_document"', "journal.log": b'"op_code"'}
+# Folders in the data directory with prepared texts, archives and downloaded corpora.
+OWN_FOLDERS = ("prepared", "downloads", "tiny_shakespeare", "enwik8", "text8", "wikitext2")
+OWN_FOLDERS += ("wikitext103", "ptb", "ptb_char", "lm1b")
+MARK_WITHIN = 1 << 16  # bytes; others may have large files of these names
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 
 
@@ -88,11 +92,9 @@ class FileSlice:
 
     def split_lines(self) -> "Iterator[FileSlice]":
         start = self.start
-        with self.path.open("rb") as file:
-            file.seek(start)
-            while line := file.readline(self.stop - start):
-                yield FileSlice(self.path, start, start + len(line), line, is_text=self.is_text)
-                start += len(line)
+        for line in read_lines(self.path, start, self.n_byte):
+            yield FileSlice(self.path, start, start + len(line), line, is_text=self.is_text)
+            start += len(line)
 
 
 Splits = dict[str, list[FileSlice]]  # slices of train, val and test
@@ -153,8 +155,20 @@ def split_user_files(
         expected = "expected one, or three: train, val and test"
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
     documents = find_documents(paths[0], data_dir, any_bytes)
-    splits = group_by_split(paths[0], documents)
+    splits = group_by_split(paths[0], documents, is_cut=max(fractions) < 1)
     return splits or split_by_fractions([*chain(*documents.values())], fractions)
+
+
+def group_by_split(
+    path: Path, documents: Mapping[str, list[FileSlice]], is_cut: bool
+) -> Splits | None:
+    """Return the documents of the split that their names name, or None if these give no splits."""
+    sizes = {name: sum(part.n_byte for part in parts) for name, parts in documents.items() if parts}
+    named = assign_splits(path, sizes, is_cut) if len(sizes) > 1 else {}
+    splits = {split: [] for split in SPLITS}
+    for name, split in named.items():
+        splits[split] += documents[name]
+    return splits if named else None
 
 
 def find_slices(path: Path, data_dir: Path, any_bytes: bool = False) -> list[FileSlice]:
@@ -162,9 +176,13 @@ def find_slices(path: Path, data_dir: Path, any_bytes: bool = False) -> list[Fil
     return [*chain(*find_documents(path, data_dir, any_bytes).values())]
 
 
-def has_documents(path: Path) -> bool:
+def has_documents(path: Path, data_dir: Path) -> bool:
     """Return True if a path may contain several documents."""
-    return path.is_dir() or path.name.endswith(SEVERAL)
+    if path.is_dir() or has_ending(path, ARCHIVES):
+        return True
+    if has_ending(path, COMPRESSED):
+        path = unpack(path, data_dir) / path.stem
+    return is_lines(path)
 
 
 def find_documents(
@@ -175,7 +193,7 @@ def find_documents(
         if not path.exists():
             expected = "expected a text file, a folder or an archive"
             raise DataError(f"{path}: no such file; {expected}")
-        if path.suffix in PACKED:
+        if has_ending(path, PACKED):
             advice = "unpack it first (.zip, .gz, .bz2 and .xz need not be)"
             raise DataError(f"{path}: packed; {advice}")
         return select_texts(path, read_texts(path, data_dir, any_bytes))
@@ -193,17 +211,26 @@ def select_texts(
     documents = {name: each for name, each in texts.items() if isinstance(each, list)}
     if not any(documents.values()):
         problem = f"no text in it{f', only {list_first(others)}' * bool(others)}"
-        has_ids = any(name.endswith(SUFFIXES) for name in texts)
+        has_ids = any(has_ending(Path(name), SUFFIXES) for name in texts)
         expected = f"expected a text in UTF-8{', or data.ids for ids' * has_ids}"
         raise DataError(f"{path}: {problem}; {expected}")
     others += [f"{name} (empty)" for name, each in documents.items() if not each]
+    tables = [name for name, each in documents.items() if each and is_table(each[0])]
     if others and not is_child():
         print_notice(f"warning: {path}: skipped: {list_first(others)} ({len(others):,})")
+    if tables and not is_child():
+        read = "read as plain text, with all its marks; for the texts in it, make JSON lines"
+        print_notice(f"warning: {path}: {read}: {list_first(tables)} ({len(tables):,})")
     return documents
 
 
-def list_first(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+def is_table(part: FileSlice) -> bool:
+    """Return True for a text that may be meant as a table of texts, but is read as plain text."""
+    if part.path.suffix or part.path.name == TEXT:
+        return has_ending(part.path, TABLES)
+    # Such as the standard input, which has no ending.
+    start = next(replace(part, stop=min(part.start + 100, part.stop)).chunks(), b"")
+    return JSON.match(start) is not None
 
 
 def read_texts(
@@ -220,18 +247,18 @@ def read_texts(
             continue
         kind = find_binary(file)
         is_own = file == path
-        if file.suffix == LINES:
-            # Empty texts are left out.
-            bounds = pairwise([0, *read_ends(folder := unpack(file, data_dir))])
-            texts[name] = [FileSlice(folder / TEXT, a, b) for a, b in bounds if b > a]
-        elif file.suffix in UNPACKED and not unpacked:
+        is_raw = any_bytes and kind != LFS and (is_own or kind == NOT_UTF8)
+        if has_ending(file, UNPACKED) and kind != LFS and not unpacked:
             inner = read_texts(unpack(file, data_dir), data_dir, any_bytes, unpacked=True)
             texts |= inner if is_own else {f"{name}/{part}": inner[part] for part in inner}
-        elif kind is None or (any_bytes and (is_own or kind == NOT_UTF8)):
+        elif kind in (None, NOT_UTF8) and is_lines(file, is_own and not any_bytes):
+            texts[name] = [FileSlice(*bounds) for bounds in unpack_lines(file, data_dir)]
+        elif kind is None or (is_raw and not has_ending(file, LINES)):
             texts[name] = whole_file(file, is_text=not any_bytes)
         elif is_own:
             how = CONVERTERS.get(kind, "")
-            raise DataError(f"{file}: {kind}{how}; expected text in UTF-8; {BYTES_ADVICE}")
+            advice = "" if kind == LFS or has_ending(file, LINES) else f"; {BYTES_ADVICE}"
+            raise DataError(f"{file}: {kind}{how}; expected text in UTF-8{advice}")
         else:
             texts[name] = kind
     return texts
@@ -244,6 +271,8 @@ def find_binary(path: Path) -> str | None:
     for mark, kind in MARKS.items():
         if start.startswith(mark):
             return kind
+    if start.startswith(LFS_POINTER):
+        return LFS
     if b"\0" in start:
         return "a binary file"
     try:
@@ -255,16 +284,27 @@ def find_binary(path: Path) -> str | None:
     return None
 
 
+def is_lines(path: Path, any_object: bool = False) -> bool:
+    """Return True for JSON lines: by the ending of the name, or by the first lines, of which one
+    has a text, or with `any_object` is any object."""
+    if has_ending(path, LINES):
+        return True
+    with path.open("rb") as file:
+        start = file.read(1000).removeprefix(codecs.BOM_UTF8).lstrip()
+    # Most files are known by one character.
+    return start.startswith(b"{") and has_objects(path, any_object)
+
+
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """Return a file by name, or the files in a folder by path, without hidden files, folders of
-    runs, and our own files in data_dir.
+    """Return a file by name, or the files in a folder by path, without hidden files, and those
+    that this package has written: runs, stores, sweeps, and texts in data_dir.
 
     Links are followed, as by tar -h, and each file and folder counts once; links to nothing and
     special files are among the files.
     """
     if not folder.is_dir():
         return {folder.name: folder}
-    seen = {os.path.realpath(data_dir / name) for name in ("prepared", "downloads")}
+    seen = {os.path.realpath(data_dir / name) for name in OWN_FOLDERS}
     files = []
     found = [folder]
     links = []
@@ -273,7 +313,7 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
         path = found.pop() if found else links.pop()
         # Unlike Path.resolve, it does not raise for a link to itself.
         real = os.path.realpath(path)
-        if real in seen or (path != folder and is_run(path)):
+        if path != folder and (real in seen or any(has_mark(path, name) for name in OWN)):
             continue
         seen.add(real)
         if path.is_dir():
@@ -285,62 +325,11 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
 
 
-def is_run(folder: Path) -> bool:
-    """Return True for the folder of a run; other programs have such files too."""
-    state = folder / RUN
-    return os.path.isfile(state) and b'"max_steps"' in state.read_bytes()
-
-
-def group_by_split(path: Path, documents: Mapping[str, list[FileSlice]]) -> Splits:
-    """Return the documents of the split that their name names: a folder in it, or a word between
-    the file's dots. {} if a split has none; otherwise a document of no split is a DataError."""
-    splits = {split: [] for split in SPLITS}
-    strays = []
-    for name, slices in documents.items():
-        folders, _, file = name.rpartition("/")
-        # The first word that names a split counts.
-        words = [*folders.split("/"), *file.split(".")]
-        named = [NAMES[word] for word in words if word in NAMES]
-        if named:
-            splits[named[0]] += slices
-        else:
-            strays.append(name)
-    if not all(splits.values()):
-        return {}
-    if strays:
-        stray = f"{strays[0]} is not in train, val or test, but others are"
-        raise DataError(f"{path}: {stray}; move it")
-    return splits
-
-
-def save_texts(texts: Iterable[str], path: Path) -> None:
-    """Write texts as JSON lines, which `unpack_lines` reads."""
-    require(not isinstance(texts, str), "texts", "one text", "a list of texts")
-    require(path.name.endswith(LINES), "path", path, f"a file whose name ends with {LINES}")
-
-    def save_part(part: Path) -> None:
-        with part.open("w", encoding="utf-8") as file:
-            for text in texts:
-                require(isinstance(text, str), "texts", repr(text), "texts")
-                print(json.dumps({"text": text}), file=file)
-
-    replace_file(path, save_part)
-
-
-def find_difference(path: Path, checksum: str) -> str:
-    """Return a file's checksum and the expected "sha256:..." as text, or "" if they are equal."""
-    algorithm, _, digest = checksum.partition(":")
+def has_mark(folder: Path, name: str) -> bool:
+    """Return True for a folder of ours, by its file; other programs have files of this name too."""
+    path = folder / name
+    # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
+    if not os.path.isfile(path):
+        return False
     with path.open("rb") as file:
-        actual = hashlib.file_digest(file, algorithm).hexdigest()
-    return "" if actual == digest else f"{algorithm} {actual}, not {digest}"
-
-
-def verify_file(path: Path, checksum: str) -> None:
-    """Raise a DataError unless a file can be read and has this checksum."""
-    try:
-        difference = find_difference(path, checksum)
-    except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path}: cannot be read ({reason}); pass data.path") from error
-    if difference:
-        raise DataError(f"{path}: wrong file ({difference}); remove it, or pass data.path")
+        return OWN[name] in file.read(MARK_WITHIN)

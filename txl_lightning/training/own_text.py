@@ -8,6 +8,7 @@ override each part; a config that sets a network or an optimizer has a recipe of
 import math
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from ..data.datamodule import CorpusConfig
 from ..data.store import SPLITS, open_store
 from ..data.text_files import NOT_UTF8, find_binary, list_files
 from ..errors import flatten_settings, prefix_errors, require_at_least
-from ..files import configs_folder, load_yaml
+from ..files import configs_folder, has_ending, load_yaml
 from ..model import has_bfloat16_units
 from .callbacks.save_run import print_once
 from .options import TRAINER_DEFAULTS, load_configs, parse
@@ -163,7 +164,8 @@ def count_bytes(path: Path, data: Namespace) -> int:
         if path.is_dir():
             listed = list_files(path, find_data_folder(data)).values()
             files = [file for file in listed if file.is_file()]
-            files = [file for file in files if file.suffix in UNPACKED or find_binary(file) in read]
+            is_packed = partial(has_ending, endings=UNPACKED)
+            files = [file for file in files if is_packed(file) or find_binary(file) in read]
         return sum(file.stat().st_size for file in files)
     return 0
 
