@@ -222,6 +222,61 @@ def test_the_name_of_a_group_is_no_hint_for_an_unknown_key_in_it(parse_fit):
         parse_fit("--trainer={qq: 1}")
 
 
+STOPPING = "{class_path: EarlyStopping, init_args: {monitor: val/loss}}"
+
+
+@pytest.mark.parametrize("added", ["WeightAverage", "[{class_path: WeightAverage}]"])
+def test_callbacks_of_a_config_are_added_to_those_of_an_earlier_one(parse_fit, tmp_path, added):
+    (tmp_path / "a.yaml").write_text(f"trainer: {{callbacks: [{STOPPING}]}}")
+    (tmp_path / "b.yaml").write_text(f"trainer: {{callbacks+: {added}}}")
+    configs = [f"--config={tmp_path}/{name}.yaml" for name in "ab"]
+    callbacks = parse_fit(*configs, "--trainer.callbacks.decay=0.5").trainer.callbacks
+    names = [each.class_path.rpartition(".")[2] for each in callbacks]
+    assert names == ["EarlyStopping", "WeightAverage"]
+    assert callbacks[1].init_args.decay == 0.5
+    # An option is read by the last callback.
+    with pytest.raises(ValueError, match=r"WeightAverage: patience: unknown key; .* last class"):
+        parse_fit(*configs, "--trainer.callbacks.patience=7")
+    (tmp_path / "b.yaml").write_text("data: {path+: [x]}")
+    assert parse_fit("--data.path=a", f"--config={tmp_path}/b.yaml").data.path == ["a", "x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"trainer: {{callbacks: [{STOPPING}], callbacks+: []}}", "no trainer.callbacks here"),
+        (f"trainer: {{callbacks+: [], callbacks: [{STOPPING}]}}", "no trainer.callbacks here"),
+        ("trainer: {callbacks+: null}", "trainer.callbacks+: invalid null; expected a list"),
+        ("data: {vocab+: x}", "data.vocab+: unknown key; did you mean data.vocab?"),
+        ("trainer+: {max_steps: 3}", "trainer+.max_steps: unknown key; did you mean trainer.max"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(parse_fit, tmp_path, text, message):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_fit(f"--config={tmp_path}/a.yaml")
+
+
+@pytest.mark.parametrize("option", ["data.text_key", "data.json_key", "run_name", "steps"])
+def test_no_distant_name_is_suggested(parse_fit, option):
+    with pytest.raises(ValueError, match=f"^unknown option --{option}; see --help for the known"):
+        parse_fit(f"--{option}=3")
+
+
+@pytest.mark.parametrize(
+    ("option", "near"),
+    [
+        ("data.batchsize", "data.batch_size"),
+        ("modle.net.n_layr", "model.net.n_layer"),
+        ("wandb.checkpoint", "wandb.checkpoints"),
+        ("lr", "model.optim.lr"),
+    ],
+)
+def test_a_near_name_is_suggested(parse_fit, option, near):
+    with pytest.raises(ValueError, match=f"^unknown option --{option}; did you mean --{near}[?]"):
+        parse_fit(f"--{option}=3")
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

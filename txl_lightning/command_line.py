@@ -134,12 +134,13 @@ MARKUP = (
 # message about it, what is wrong with a class, and what is given in place of a group of settings.
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: (?:\S+ )*?--([\w.+-]+)|"
-    r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.]+)'"
+    r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.+]+)'"
 )
 KEY = re.compile(r'Parser key "([\w.]+)"')
 UNKNOWN_WORD = re.compile("unrecognized arguments: (.+)")
 OUR_MESSAGE = re.compile(r"[\w.]+: invalid .*; expected .*")
 CLASS_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)':\s+(.*)")
+LAST_CLASS = "; an option is of the last class before it"
 NO_GROUP = re.compile(r"""Unable to load config (['"])(.*)\1""")
 
 
@@ -163,11 +164,9 @@ class Parser(ArgumentParser):
         if self.command:
             usage = f"{PROGRAM} {command} {self.command.arguments} [options]".replace("  ", " ")
             options["usage"] = usage
-            text = " ".join(description.split())
-            options["description"] = textwrap.fill(text, MAX_WIDTH - 20)
+            options["description"] = textwrap.fill(" ".join(description.split()), MAX_WIDTH - 20)
             options["epilog"] = f"example: {PROGRAM} {command} {self.command.example}".rstrip()
-        defaults = {"exit_on_error": False, "allow_abbrev": False}
-        defaults["formatter_class"] = HelpFormatter
+        defaults = {"exit_on_error": False, "allow_abbrev": False, "formatter_class": HelpFormatter}
         super().__init__(*args, **defaults | options)
 
     def add_argument(self, *names: str, **options: Any) -> Any:
@@ -181,9 +180,8 @@ class Parser(ArgumentParser):
         ours = {TypedOption: ValueOption, GroupAction: GroupOption}
         action.__class__ = ours.get(type(action), type(action))
         action.help = parser.texts.get(name, action.help)
-        if name == "print_config":
-            # Without jsonargparse's flags, which leave out settings that the run has.
-            action.nargs = 0
+        # Without flags, which leave out settings of the run.
+        action.nargs = 0 if name == "print_config" else action.nargs
         # An option with the name of a group reads the whole group from a file.
         if parser.is_hidden(name) or name in (parser.groups or ()):
             action.help = argparse.SUPPRESS
@@ -232,9 +230,16 @@ class Parser(ArgumentParser):
         lists and numbers in place of sections."""
         for name, value in [*settings.items()]:
             key = f"{above}{name}"
-            is_known = any(f"{each}.".startswith(f"{key}.") for each in self.names)
+            # callbacks+ follow those of earlier configs.
+            base = key.removesuffix("+")
+            is_known = any(f"{each}.".startswith(f"{base}.") for each in self.names)
             if self.command and not is_known:
                 raise TypeError(suggest_key(key, self.names))
+            if base != key and (name[:-1] in settings or value is None):
+                # jsonargparse would drop others.
+                raise TypeError(
+                    str(invalid(key, format_value(value), f"a list, and no {base} here"))
+                )
             if key not in self.groups:
                 continue
             if value is None:
@@ -246,8 +251,7 @@ class Parser(ArgumentParser):
                 settings[name] = {"class_path": value}
             # Any other text is the path of a file with the section.
             elif not isinstance(value, str):
-                shown = shorten(format_value(value))
-                raise TypeError(f"{key}: invalid {shown}; expected settings by name")
+                raise TypeError(str(invalid(key, format_value(value), "settings by name")))
 
     def explain_error(self, message: str) -> str:
         """Return a message of jsonargparse in one line, an unknown name with the nearest one."""
@@ -256,7 +260,8 @@ class Parser(ArgumentParser):
             name, reason = match.groups()
             if "is not allowed" in reason:
                 return f"{key}: {REFUSED.format(name, name.partition('.')[0])}"
-            return f"{key}: {name.rpartition('.')[2]}: {self.explain_error(reason)}"
+            hint = LAST_CLASS if "callbacks" in key and UNKNOWN_OPTION.search(reason) else ""
+            return f"{key}: {name.rpartition('.')[2]}: {self.explain_error(reason)}{hint}"
         if match := UNKNOWN_OPTION.search(message):
             option, *parts = match.groups()
             known = ".".join(filter(None, parts))

@@ -202,15 +202,17 @@ def suggest_key(key: str, known: Iterable[str], dashes: str = "") -> str:
     """Return the message for an unknown key, or an option with its dashes, with the nearest one."""
     # A group, such as trainer of trainer.a, is no hint.
     names = sorted(name for name in known if not f"{key}.".startswith(f"{name}."))
-    last = key.rpartition(".")[2]
+    group, _, last = key.rpartition(".")
     # The first name with each last part: an equal one is a better hint than a similar spelling.
     lasts = {name.rpartition(".")[2]: name for name in reversed(names)}
+    of_group = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == group}
     # --seed is seed_everything rather than data.seed.
     near = [name for name in names if name.startswith(f"{key}_")]
-    near = near or [lasts[each] for each in [last] if each in lasts]
-    near = near or difflib.get_close_matches(key, names, 1, 0.75)
-    near = near or [lasts[each] for each in difflib.get_close_matches(last, lasts, 1, 0.75)]
-    near = near or [lasts[each] for each in lasts if last.endswith(f"_{each}")]
+    # Of the last parts alone, because an equal group makes no two names alike.
+    for lasts_of in (of_group, lasts):
+        close = [last] if last in lasts_of else difflib.get_close_matches(last, lasts_of, 1, 0.8)
+        near = near or [lasts_of[each] for each in close]
+    near = near or [of_group[each] for each in of_group if last.endswith(f"_{each}")]
     hint = f"did you mean {dashes}{near[0]}?" if near else "see --help for the known ones"
     return f"unknown option {dashes}{key}; {hint}" if dashes else f"{key}: unknown key; {hint}"
 

@@ -3,8 +3,9 @@
 B texts   L tokens   V vocabulary   W recent tokens
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data.vocab import Vocabulary
-from ..errors import convert_fields, require
+from ..errors import convert_fields, require, suggest_key
 from ..model import Network, accumulator_dtype, eval_mode
 from ..model.adaptation import Adaptation, make_adapted_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
@@ -103,8 +104,9 @@ def generate(
             from torch's generator.
 
     Raises:
-        ValueError: an empty prompt, a text without vocab, or an invalid number.
+        ValueError: an empty prompt, a text without vocab, an invalid number, or an unknown name.
     """
+    refuse_unknown_names(sampling)
     net = getattr(model, "net", model)
     prompts = [prompt] if is_one(prompt) else prompt
     ids = [encode_prompt(each, vocab) for each in prompts]
@@ -115,6 +117,15 @@ def generate(
     new = state.tokens_BL[:, prompt_len:]
     texts = [decode_as(*each, vocab) for each in zip(prompts, ids, new, strict=True)]
     return texts[0] if is_one(prompt) else texts
+
+
+def refuse_unknown_names(sampling: Iterable[str]) -> None:
+    """Refuse names that are no settings of generate, with the nearest one."""
+    known = [field.name for field in fields(Sampling)]
+    others = [name for name in signature(generate).parameters if name != "sampling"]
+    for name in sampling:
+        if name not in known:
+            raise ValueError(suggest_key(name, [*known, *others]))
 
 
 @torch.inference_mode()
