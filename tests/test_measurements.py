@@ -188,8 +188,7 @@ def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
         assert NATS[experiment](found)[way] == pytest.approx(expected, rel=1e-6), way
 
 
-def test_each_way_of_adapting_has_its_fields_of_what_was_chosen_and_no_other(args, monkeypatch):
-    monkeypatch.setattr(adaptation, "SECONDS", 1)
+def test_each_way_of_adapting_has_its_fields_of_what_was_chosen_and_no_other(args):
     found = adaptation.measure(args, "novel", 1)
     chosen = found["chosen"]
     used = {way: test["adaptation"] for way, test in found["tests"].items()}

@@ -87,12 +87,13 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     options = OPTIONS | choose_text(args, kind) | (common.FAST if args.fast else {})
     run = common.train(args, f"{kind} {seed}", seed, options)
     how = {"split": "test", "tgt_len": SEGMENT} | ({"max_tokens": 500} if args.fast else {})
-    auto = {"adapt": "auto", "adapt_seconds": 2 if args.fast else SECONDS}
+    limit = {"adapt_tokens": 500} if args.fast else {"adapt_seconds": SECONDS}
+    auto = {"adapt": "auto"} | limit
     tests = {"both": run.evaluate(how | auto)}
-    chosen = tests["both"]["adaptation"]
+    chosen = tests["both"]["adapt"]["values"]
     for name, fields in PARTS.items():
         tests[name] = run.evaluate(how | {field: chosen[field] for field in fields})
-    kept = ("tokens_scored", "seconds", "adaptation")
+    kept = ("tokens_scored", "seconds", "adaptation", "adapt")
     found = {name: {key: test[key] for key in kept} for name, test in tests.items()}
     fields = {"kind": kind, "seed": seed, "chosen": chosen, "steps": options["trainer.max_steps"]}
     bits = {name: test["bits_per_byte"] for name, test in tests.items()}

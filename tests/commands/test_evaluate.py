@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from txl_lightning import stream_nats
-from txl_lightning.checkpoints import load
+from txl_lightning.checkpoints import load, load_checkpoint
 from txl_lightning.commands.inputs import read_ids
 from txl_lightning.data import corpora
 from txl_lightning.data.vocab import Bytes
@@ -92,19 +92,63 @@ def test_an_adapted_result_has_another_name_and_names_its_adaptation(txl, checkp
 def test_auto_chooses_on_the_validation_text_of_training_what_is_not_given(
     txl, accepted, refused, checkpoint, text_file, monkeypatch
 ):
-    monkeypatch.setattr(tuning, "RATES", (0.1, 0.0))
-    words = ("--adapt=auto", "--adapt_seconds=0.2", "--cache_theta=9", "--max_tokens=99")
+    monkeypatch.setattr(tuning, "RATES", (0.1,))
+    monkeypatch.setattr(tuning, "WEIGHTS", (0.05,))
+    words = ("--adapt=auto", "--adapt_tokens=200", "--cache_theta=9", "--max_tokens=99")
     output = accepted("evaluate", checkpoint, *words)
     notice, chosen, *_ = output.err.splitlines()
-    assert notice == "adapt auto: reading the validation text for at most 0.2 seconds"
+    assert notice == "adapt auto: reading the validation text up to 200 tokens"
+    how = "cache_len 20000, cache_theta 9, cache_weight 0.05, rate 0.1, decay 0"
+    assert chosen == f"adapt auto: {how}"
     record = json.loads(output.out)
-    assert chosen.startswith("adapt auto: cache_len 20000, cache_theta 9, cache_weight 0.")
-    assert record["adaptation"].items() >= {"cache_len": 20_000, "cache_theta": 9}.items()
+    values = {"cache_len": 20_000, "cache_theta": 9, "cache_weight": 0.05, "rate": 0.1, "decay": 0}
+    assert record["adaptation"] == record["adapt"]["values"] == values
+    assert record["adapt"]["tokens"] == {"cache": 256, "rate": 256}
+    assert record["adapt"]["edges"] == ["cache_weight", "rate"]
+    assert "adapt auto: rate 0.1 is at the edge of the values tried" in output.err
     assert txl("convert", checkpoint, "--out=ours")[0] == 0
     message = "adapt: auto needs the validation text of training; give cache_len and rate"
     assert refused("evaluate", "ours", "--path", text_file, "--adapt=auto") == (3, message)
     message = "rate: invalid 0.1; expected 0, or a single row, not 2"
     assert refused("evaluate", checkpoint, "--rate=0.1", "--batch_size=2") == (2, message)
+
+
+@pytest.mark.parametrize("where", ["test", "val", "path", "other"])
+def test_a_choice_on_the_text_that_is_reported_is_said(
+    accepted, checkpoint, run_folder, monkeypatch, where
+):
+    monkeypatch.setattr(tuning, "RATES", (0.0,))
+    monkeypatch.setattr(tuning, "THETAS", (9.0,))
+    name, store = load_checkpoint(checkpoint).open_text()
+    raw = store.vocab.decode(store.ids("val").tolist())
+    Path("other.txt").write_text(raw if where == "path" else raw[1:])
+    options = {"test": [], "val": ["--split=val"]}.get(where, ["--path=other.txt"])
+    output = accepted("evaluate", checkpoint, "--adapt=auto", "--adapt_tokens=99", *options)
+    chosen = json.loads(output.out)["adapt"]
+    is_same = where in ("val", "path")
+    assert (chosen["split"], chosen["text"], chosen["is_reported"]) == ("val", name, is_same)
+    warning = "warning: adapt auto chooses on the text that is reported"
+    assert (warning in output.err) == is_same
+    place = "this text" if is_same else f"{name}, val"
+    assert f"chosen on {place}: by 128 tokens for the cache and 128 tokens for" in output.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--adapt_seconds=9"], "adapt_seconds: invalid 9.0; expected null without adapt auto"),
+        (["--adapt_tokens=9"], "adapt_tokens: invalid 9; expected null without adapt auto"),
+        (
+            ["--adapt=auto", "--adapt_tokens=9", "--adapt_seconds=9"],
+            "adapt_tokens: invalid 9; expected null with adapt_seconds",
+        ),
+        (["--adapt=auto", "--adapt_tokens=0"], "adapt_tokens: invalid 0; expected at least 1"),
+        (["--adapt=auto", "--adapt_seconds=0"], "adapt_seconds: invalid 0.0; expected more than 0"),
+    ],
+    ids=str,
+)
+def test_a_limit_without_a_choice_is_refused(refused, checkpoint, options, message):
+    assert refused("evaluate", checkpoint, *options) == (2, message)
 
 
 def test_the_test_command_adapts_by_option_and_names_its_results_so(

@@ -98,6 +98,24 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
 
 
 @EACH
+def test_dropout_of_a_network_in_training_is_off_while_it_adapts(make_net, use):
+    net, ids = make_net(dropout=0.5, dropatt=0.5), torch.randint(11, (70,))
+    how = {"batch_size": 1, "tgt_len": 7, "adaptation": use}
+    expected = stream_nats(net, ids, **how)
+    assert torch.equal(stream_nats(net.train(), ids, **how), expected)
+    assert net.training
+    torch.testing.assert_close(expected[0], score_slowly(net.eval(), ids, 7, use, 6))
+
+
+@pytest.mark.parametrize("lengths", [{"tgt_len": 1, "ext_len": 8}, {"tgt_len": 2}], ids=str)
+def test_without_memory_a_cache_has_the_states_of_the_warm_up(net, lengths):
+    ids, how = torch.randint(11, (60,)), {"mem_len": 0, "adaptation": replace(CACHE, cache_len=12)}
+    one = stream_nats(net, ids, batch_size=1, **how, **lengths)[0]
+    two = stream_nats(net, ids, batch_size=2, warmup_len=26, **how, **lengths).flatten()
+    torch.testing.assert_close(two[30:], one[29:])
+
+
+@EACH
 @settings(max_examples=15, deadline=None)
 @given(
     ids=st.lists(st.integers(0, 10), min_size=3, max_size=40),
@@ -234,6 +252,51 @@ def test_where_a_cache_sees_no_state_the_network_alone_predicts(net, weight):
     logits_BV, _ = advance(make_adapted_reader(net, use), state)
     expected_BV = net(torch.tensor([[3]]))[0][:, -1]
     torch.testing.assert_close(logits_BV.softmax(-1), expected_BV.softmax(-1))
+
+
+@pytest.mark.parametrize(("theta", "sign"), [(75.0, 1), (75.0, -1), (60.0, 1), (0.0, 1)])
+def test_sums_of_a_million_states_are_those_of_their_equation(theta, sign):
+    """Of float32: exp(75), a million times, is more than it holds, and exp(-75) nearly nothing."""
+    n_state = 1_000_000
+    h_BLD = torch.tensor([1.0, 0.0]).expand(1, n_state, 2).clone()
+    h_BLD[:, -1] *= sign
+    tokens_BL = (torch.arange(n_state + 1) % 4 == 0).long()[None]
+    cache = StateCache(10**9, theta, 0.5).append(h_BLD, tokens_BL[:, :-1])
+    logp = cache.score(torch.tensor([[1]]))
+    assert logp.exp().item() == pytest.approx(0.25, rel=1e-3)
+    p_V = cache.mix(torch.tensor([[0.0, 0.0]])).softmax(-1)[0]
+    assert p_V.tolist() == pytest.approx([0.625, 0.375], rel=1e-3)
+
+
+def test_a_state_that_is_no_number_is_not_taken_for_an_empty_cache(net):
+    h_BLD, tokens_BL = torch.randn(1, 6, 8), torch.randint(11, (1, 6))
+    h_BLD[0, 2] = torch.nan
+    cache = StateCache(9, 9.0, 0.5).append(h_BLD, tokens_BL)
+    logp_BV = torch.zeros(1, 11).log_softmax(-1)
+    assert cache.mix(logp_BV).isnan().all()
+    for cache_len, n_seen in ((9, [0, 1, 2, 3, 4, 5]), (2, [0, 1, 2, 2, 2, 2])):
+        cache = StateCache(cache_len, 9.0, 0.5).append(h_BLD, tokens_BL)
+        assert cache.count_seen(6).tolist() == [n_seen]
+        doc_pos_BL = torch.tensor([[0, 1, 2, 0, 1, 2]])
+        expected = [[min(pair) for pair in zip(n_seen, doc_pos_BL[0].tolist(), strict=True)]]
+        assert cache.count_seen(6, doc_pos_BL).tolist() == expected
+        assert cache.find_seeing(6, doc_pos_BL).tolist() == [[n > 0 for n in expected[0]]]
+
+
+@EACH
+def test_a_saved_memory_goes_on_as_if_it_had_been_kept(net, use, tmp_path):
+    reader, ids = AdaptedReader(net, use), torch.randint(11, (1, 30))
+    for count in (0, 1, 20):
+        memory = reader.empty_memory(1)
+        with torch.inference_mode():
+            for part in ids[:, :count].split(7, dim=1):
+                _, memory = reader.hidden(part, memory)
+            torch.save(memory.tensors(), tmp_path / "memory.pt")
+            saved = torch.load(tmp_path / "memory.pt", weights_only=True)
+            again = reader.empty_memory(1).restore(saved)
+            place = ids[:, count:-1], ids[:, count + 1 :]
+            expected, actual = (reader.score(*place, each)[0] for each in (memory, again))
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 def test_sums_of_matches_are_those_of_every_pair():

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from txl_lightning import score, stream_nats
 from txl_lightning.data.vocab import Characters, WordOptions, Words
 from txl_lightning.errors import NonFiniteError
+from txl_lightning.generation import Sampling, decode_steps, score_candidates
 from txl_lightning.generation import candidates as module
-from txl_lightning.generation import score_candidates
 from txl_lightning.generation.candidates import start_scoring
+from txl_lightning.generation.state import KEPT, DecodingState
 from txl_lightning.model.adaptation import Adaptation, AdaptedReader
 
 IDS = st.integers(0, 10)
@@ -135,3 +136,78 @@ def test_a_reader_learns_from_the_text_before_candidates_and_from_none_of_them(m
     ids = torch.cat([torch.arange(1, 6), lists[0], lists[1]])
     expected = stream_nats(net, ids, batch_size=1, tgt_len=4, adaptation=use)[0, 8:]
     torch.testing.assert_close(nats_L, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("use", [{}, {"cache_len": 20}, {"rate": 0.2}], ids=str)
+@pytest.mark.parametrize("context", [[1], [1, 2, 3]], ids=len)
+def test_empty_candidates_have_no_nats(make_net, use, context):
+    net, use = make_net(mem_len=60), Adaptation(**use)
+    state = start_scoring(net, torch.tensor(context), None, use)
+    reader = AdaptedReader(net, use) if use.adapts else net
+    none = torch.zeros(0).long()
+    nats, state = score_candidates(reader, state, [none, none])
+    assert [len(nats_L) for nats_L in nats] == [0, 0]
+    nats, state = score_candidates(reader, state, [none, torch.tensor([4])], batch_size=1)
+    ids = torch.tensor([*context, 4])
+    how = {"batch_size": 1, "tgt_len": max(len(context) - 1, 1), "adaptation": use}
+    torch.testing.assert_close(nats[1], stream_nats(net, ids, **how)[0, -1:])
+    assert len(nats[0]) == 0
+
+
+@pytest.mark.parametrize("n_segment", [1, 2, 3])
+def test_each_segment_of_a_long_context_is_learned_from_once(make_net, n_segment):
+    net, use = make_net(mem_len=60), Adaptation(rate=0.05)
+    context, ids = torch.randint(11, (128 * n_segment + 1,)), torch.randint(11, (5,))
+    state = start_scoring(net, context, None, use)
+    [nats_L], _ = score_candidates(AdaptedReader(net, use), state, [ids])
+    text = torch.cat([context, ids])
+    expected = stream_nats(net, text, batch_size=1, tgt_len=128, adaptation=use)[0, -5:]
+    torch.testing.assert_close(nats_L, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("use", [{}, {"cache_len": 3000}, {"rate": 0.01}], ids=str)
+def test_a_long_session_keeps_few_tokens_and_scores_as_if_it_kept_all(make_net, monkeypatch, use):
+    net, use = make_net(), Adaptation(**use)
+    lists = [torch.randint(11, (700,)) for _ in range(4)]
+
+    def run():
+        state = start_scoring(net, torch.tensor([1]), None, use)
+        reader = AdaptedReader(net, use) if use.adapts else net
+        for ids in lists:
+            nats, state = score_candidates(reader, state, [ids[:9]])
+            state = state.append_tokens(ids[None])
+        return nats[0], state
+
+    nats_L, state = run()
+    assert len(state) <= KEPT + 701
+    assert state.length_B.tolist() == [2801]
+    assert state.row_tokens(0).tolist() == torch.cat(lists)[-len(state) :].tolist()
+    monkeypatch.setattr(DecodingState, "drop_read", lambda state: state)
+    expected_L, whole = run()
+    assert torch.equal(nats_L, expected_L)
+    assert len(whole) == 2801
+
+
+def test_a_session_goes_on_as_text_but_no_penalty_reaches_what_was_dropped(make_net, monkeypatch):
+    net = make_net()
+    state = start_scoring(net, torch.randint(11, (1500,)), None)
+    _, state = score_candidates(net, state, [])
+    steps = {"temperature": 0, "repetition_penalty": 1.5}
+    with pytest.raises(ValueError, match=r"penalty_window: invalid 1400; expected at most 1025, "):
+        next(decode_steps(net, state, 1, Sampling(penalty_window=1400, **steps)))
+    *_, after = decode_steps(net, state, 9, Sampling(**steps, penalty_window=1000))
+    assert after.length_B.tolist() == [1509]
+
+
+@pytest.mark.parametrize("use", [{}, {"cache_len": 50}], ids=str)
+def test_a_saved_state_goes_on_as_if_it_had_been_kept(make_net, tmp_path, use):
+    net, use = make_net(), Adaptation(**use)
+    candidates = [torch.tensor([4, 5]), torch.tensor([6])]
+    start = start_scoring(net, torch.randint(11, (1500,)), None, use)
+    _, state = score_candidates(net, start, [])
+    for each in (state, state.append_tokens(torch.tensor([[7, 8]])), start):
+        torch.save(each.tensors(), tmp_path / "state.pt")
+        saved = torch.load(tmp_path / "state.pt", weights_only=True)
+        again = start_scoring(net, torch.tensor([0]), None, use).restore(saved)
+        expected, actual = (score_candidates(net, one, candidates)[0] for one in (each, again))
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)

@@ -198,3 +198,36 @@ def test_a_cache_gives_each_text_the_distribution_that_is_scored(make_net, ext_l
             ids = torch.cat([text_L, torch.tensor([token])])
             nats = stream_nats(net, ids, batch_size=1, tgt_len=64, adaptation=use)[0, -1]
             torch.testing.assert_close(-logits_V.log_softmax(-1)[token], nats, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("cache_len", [5, 200, 880])
+def test_a_cache_has_the_states_of_a_prompt_beyond_the_memory(make_net, cache_len):
+    """With same_length, a state is the same in any segments."""
+    net = make_net(mem_len=3, same_length="mem_len")
+    use = Adaptation(cache_len=cache_len, cache_theta=3.0, cache_weight=0.9)
+    prompt = torch.randint(11, (900,))
+    logits_BV, _ = advance(AdaptedReader(net, use), start_decoding(net, [prompt], None, 0, use))
+    for token, logp in enumerate(logits_BV[0].log_softmax(-1)):
+        ids = torch.cat([prompt, torch.tensor([token])])
+        nats = stream_nats(net, ids, batch_size=1, tgt_len=300, adaptation=use)[0, -1]
+        torch.testing.assert_close(-logp, nats, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("shift", [0.0, 50.0, -50.0])
+def test_a_cache_of_weight_0_changes_no_text_with_any_penalty(make_net, shift):
+    net, prompt = make_net(mem_len=30), torch.randint(11, (20,))
+    net.head.out.bias.data.add_(shift)
+    how = {"temperature": 0, "repetition_penalty": 3.0}
+    use = Adaptation(cache_len=100, cache_weight=0.0)
+    texts = [generate(net, prompt, 40, adaptation=each, **how) for each in (Adaptation(), use)]
+    assert torch.equal(*texts)
+    assert not torch.equal(texts[0], generate(net, prompt, 40, temperature=0))
+
+
+@pytest.mark.parametrize("prompt", [[1, 2], [[1, 2], [3]]], ids=["one", "two"])
+def test_generation_refuses_steps(make_net, prompt):
+    with pytest.raises(ValueError, match=r"^rate: invalid 0.5; expected 0: generation takes no"):
+        generate(make_net(), prompt, 3, adaptation=Adaptation(rate=0.5))
+    state = start_decoding(make_net(), [torch.tensor([1])], adaptation=Adaptation(rate=0.5))
+    with pytest.raises(ValueError, match=r"^rate: invalid 0.5"):
+        next(decode_steps(make_net(), state, 3, Sampling()))

@@ -3,7 +3,8 @@
 import json
 import shutil
 import sys
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -14,11 +15,12 @@ from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
 from ..data.settings import DataConfig, find_kind
 from ..data.store import EvalText
+from ..data.tokens import Text
 from ..data.vocab import Vocabulary
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.scoring import evaluate
-from ..evaluation.tuning import choose_adaptation
+from ..evaluation.tuning import SECONDS, Choice, Limit, choose_adaptation
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation
@@ -39,7 +41,8 @@ def evaluate_command(
     device: Device = None,
     weights: Weights = "float32",
     adapt: Literal["auto"] | None = None,
-    adapt_seconds: float = 90.0,
+    adapt_seconds: float | None = None,
+    adapt_tokens: int | None = None,
     **lengths: Any,
 ) -> None:
     """Print the loss of a model on a text: a table on stderr, and in a pipe one line of JSON.
@@ -59,23 +62,31 @@ def evaluate_command(
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
         adapt: auto chooses cache and rate, unless given, on the validation text of training.
-        adapt_seconds: Time in which auto chooses.
+        adapt_seconds: Time in which auto chooses; left out, 90.
+        adapt_tokens: Tokens by which auto chooses, whatever the time: equal on any machine.
         **lengths: Values that replace those of the protocol.
     """
-    settings = get_protocol(protocol, **lengths)
-    is_window = lengths.get("window") is not None
-    expected = "0 with window, which sees only its own tokens"
-    require(not is_window or settings.mem_len == 0, "mem_len", settings.mem_len, expected)
+    settings = make_protocol(protocol, **lengths)
+    limit = make_limit(adapt, adapt_seconds, adapt_tokens)
     check_array_file("per_token", per_token)
     require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
     check_file_writable("out", out)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))
     with TemporaryDirectory(prefix="txl-") as folder:
         text = open_text(checkpoint, vocab, split, document_unit, folder, path, corpus, data_dir)
-        if adapt:
-            settings = adapt_protocol(settings, model, checkpoint, adapt_seconds, data_dir)
-        record = run_protocol(model, text, settings, per_token) | {"weights": weights}
+        settings, chosen = adapt_protocol(settings, model, checkpoint, limit, text, data_dir)
+        record = run_protocol(model, text, settings, per_token)
+        record |= {"weights": weights, "adapt": chosen}
     publish_record(record, checkpoint, settings.unit, out)
+
+
+def make_protocol(name: str, **lengths: Any) -> Protocol:
+    """Return a protocol with other lengths, which are those of a window or a memory's."""
+    protocol = get_protocol(name, **lengths)
+    is_window = lengths.get("window") is not None
+    expected = "0 with window, which sees only its own tokens"
+    require(not is_window or protocol.mem_len == 0, "mem_len", protocol.mem_len, expected)
+    return protocol
 
 
 def open_text(
@@ -97,24 +108,60 @@ def open_text(
     return replace(text, name=path or text.name)
 
 
+def make_limit(adapt: str | None, seconds: float | None, tokens: int | None) -> Limit | None:
+    """Return how long auto chooses, or None if nothing is chosen."""
+    for key, value in (("adapt_seconds", seconds), ("adapt_tokens", tokens)):
+        require(adapt is not None or value is None, key, value, "null without adapt auto")
+    require(seconds is None or tokens is None, "adapt_tokens", tokens, "null with adapt_seconds")
+    if adapt is None:
+        return None
+    return (
+        Limit(SECONDS if seconds is None else seconds) if tokens is None else Limit(tokens=tokens)
+    )
+
+
 def adapt_protocol(
     protocol: Protocol,
     model: Network,
     checkpoint: LoadedCheckpoint,
-    seconds: float,
+    limit: Limit | None,
+    text: EvalText,
     data_dir: str | None,
-) -> Protocol:
-    """Return the protocol with what is best for the validation text of training, and print it."""
-    require(seconds > 0, "adapt_seconds", seconds, "more than 0")
+) -> tuple[Protocol, dict[str, Any] | None]:
+    """Return the protocol with what is best for the validation text of training, and how it was
+    chosen; print both. Without a limit nothing is chosen."""
+    if limit is None:
+        return protocol, None
     try:
-        tokens = checkpoint.open_text(data_dir)[1].text("val")
+        val = EvalText.from_store(*checkpoint.open_text(data_dir), "val")
     except DataError as error:
         fix = "give cache_len and rate"
         raise DataError(f"adapt: auto needs the validation text of training; {fix}") from error
-    print_notice(f"adapt auto: reading the validation text for at most {seconds:g} seconds")
-    chosen = choose_adaptation(model, tokens, protocol, seconds)
-    print_notice(f"adapt auto: {chosen.describe() or 'nothing helps'}")
-    return chosen
+    many = f"for at most {limit.seconds:g} seconds"
+    many = many if limit.tokens is None else f"up to {limit.tokens:,} tokens"
+    print_notice(f"adapt auto: reading the validation text {many}")
+    began = time.perf_counter()
+    choice = choose_adaptation(model, val.tokens, protocol, limit)
+    record = describe_choice(choice, val, text) | {"seconds": time.perf_counter() - began}
+    print_notice(f"adapt auto: {choice.protocol.describe() or 'nothing helps'}")
+    for name in choice.edges:
+        value = f"{name} {getattr(choice.protocol, name):g}"
+        print_notice(f"adapt auto: {value} is at the edge of the values tried")
+    if record["is_reported"]:
+        print_notice("warning: adapt auto chooses on the text that is reported")
+    return choice.protocol, record
+
+
+def describe_choice(choice: Choice, val: EvalText, text: EvalText) -> dict[str, Any]:
+    """Return what was chosen, and on which text, as plain values."""
+    is_reported = (val.fingerprint, val.split) == (text.fingerprint, text.split)
+    texts = val.tokens, text.tokens
+    if not is_reported and all(isinstance(each, Text) for each in texts):
+        # Another file may have the same text.
+        is_reported = np.array_equal(*(each.ids for each in texts))
+    where = {"text": val.name, "split": val.split, "fingerprint": val.fingerprint}
+    values = {"values": asdict(choice.protocol.fill()), "edges": choice.edges}
+    return where | {"is_reported": is_reported, "tokens": choice.tokens} | values
 
 
 def publish_record(
@@ -178,6 +225,8 @@ def format_table(record: dict[str, Any], unit: str) -> str:
     ]
     if record["adaptation"]:
         rows.append(f"adapted with {Adaptation(**record['adaptation']).describe()}")
+    if chosen := record.get("adapt"):
+        rows.append(format_choice(chosen))
     if share := record["unknown_share"]:
         rows.append(f"{'unknown':>20}  {share:.1%} of the tokens, which makes their loss small")
     for name in sorted(names, key=lambda name: not name.startswith(unit)):
@@ -186,3 +235,11 @@ def format_table(record: dict[str, Any], unit: str) -> str:
     speed = f"{record['tokens_per_second']:,.0f} tokens per second"
     peak = f"peak memory {record['peak_memory_bytes'] / 2**20:,.0f} MiB"
     return "\n".join([*rows, f"{record['seconds']:.1f} s, {speed}, {peak}"])
+
+
+def format_choice(chosen: dict[str, Any]) -> str:
+    """Return how an adaptation was chosen as a line of the table."""
+    where = "this text" if chosen["is_reported"] else f"{chosen['text']}, {chosen['split']}"
+    counts = [f"{count:,} tokens for the {name}" for name, count in chosen["tokens"].items()]
+    how = f"by {' and '.join(counts)}" if counts else "nothing, as all is given"
+    return f"chosen on {where}: {how}, in {chosen['seconds']:.1f} s"

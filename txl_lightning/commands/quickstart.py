@@ -17,7 +17,7 @@ import yaml
 from ..data.tokens import Text
 from ..errors import flatten_settings, require, show_controls
 from ..evaluation.protocols import Protocol
-from ..evaluation.tuning import CACHE_LEN, score_in_turns
+from ..evaluation.tuning import CACHE_LEN, Limit, score_in_turns
 from ..files import find_config, load_yaml
 from ..generation import generate
 from ..model import TransformerXL, has_bfloat16_units
@@ -89,7 +89,7 @@ def measure_memory(
     notes = {2 * trained: "", trained: ", as trained", 0: ", the same network without its memory"}
     shape = {"batch_size": data.config.eval_batch_size, "tgt_len": data.config.eval_tgt_len}
     ways = [Protocol(mem_len=mem_len, drop_last=True, **shape) for mem_len in notes]
-    n_scored, nats = score_in_turns(model, Text(ids), ways, SECONDS, clock)
+    n_scored, nats = score_in_turns(model, Text(ids), ways, Limit(SECONDS, clock=clock))
     n_read = n_scored + shape["batch_size"]  # the first token of each row is not scored
     print(f"held-out test text, {n_read:,} of {len(ids):,} tokens, {size:.2f} bytes each:")
     for (mem_len, note), total in zip(notes.items(), nats, strict=True):
@@ -108,7 +108,8 @@ def measure_adaptation(
     size = data.bytes_per_token("test")
     static = Protocol(tgt_len=data.config.eval_tgt_len)
     adapted = replace(static, cache_len=CACHE_LEN, rate=0.1)
-    n_scored, nats = score_in_turns(model, Text(ids), [static, adapted], SECONDS, clock)
+    limit = Limit(SECONDS, clock=clock)
+    n_scored, nats = score_in_turns(model, Text(ids), [static, adapted], limit)
     bits = [total / n_scored / math.log(2) / size for total in nats]
     print(f"in one row, {n_scored + 1:,} tokens:")
     print(f"  static         {bits[0]:.3f} bits per byte")

@@ -55,11 +55,14 @@ def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[T
 
 @torch.inference_mode()
 def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
-    """Yield the scored tokens of each segment, with their nats on the model's device."""
+    """Yield the scored tokens of each segment, if any, with their nats on the model's device."""
     stream = protocol.stream(tokens)
     device = find_device(model)
     reader = make_adapted_reader(model, protocol)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
+    # At least float32, as nats are.
+    dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
+    none_K = torch.zeros(0, dtype=dtype, device=device)
     has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0 and not protocol.adapts
     with eval_mode(model):
         for index in range(len(stream)):
@@ -67,6 +70,7 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
             scored_BL = segment.targets_BL != IGNORED
             # Segments before the first scored window have no effect without memory.
             if has_no_memory and not scored_BL.any():
+                yield TokenNats(np.zeros(0, np.int64), none_K)
                 continue
             # The host knows which tokens are scored.
             index_K = scored_BL.flatten().nonzero()[:, 0]

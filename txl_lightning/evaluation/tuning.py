@@ -1,85 +1,188 @@
-"""Choose how an evaluation adapts, on another text than the one that it measures."""
+"""Choose how an evaluation adapts, on another text than the one that it measures.
+
+K scored targets   E thetas   W weights
+"""
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import product
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from ..data.stream import IGNORED
 from ..data.tokens import Tokens
-from ..model import Network, eval_mode
-from ..model.adaptation import is_trainable
+from ..errors import require, require_positive
+from ..model import Network, eval_mode, find_device
+from ..model.adaptation import AdaptedReader, is_trainable
 from ..model.contract import has_states
+from ..model.reading import read_segment
 from ..model.state_cache import mix_logp
 from .protocols import Protocol
 from .scoring import score_text
 
 CACHE_LEN = 20_000
-THETAS = (15.0, 30.0, 45.0, 60.0)
-WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-RATES = (0.1, 0.03, 0.2, 0.0)
+SECONDS = 90.0
+THETAS = (2.0, 5.0, 10.0, 15.0, 22.0, 30.0, 45.0, 60.0)
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9)
+RATES = (0.0, 0.01, 0.03, 0.1, 0.3)
+"""Of equally good values, the first is chosen: nothing, if that is as good."""
 Clock = Callable[[], float]
 
 
-def choose_adaptation(
-    model: Network,
-    tokens: Tokens,
-    protocol: Protocol,
-    seconds: float,
-    clock: Clock = time.monotonic,
-) -> Protocol:
-    """Return a protocol with the values, of those not given, that have the fewest nats.
+@dataclass(frozen=True)
+class Limit:
+    """How much of a text each step of a choice reads: for some seconds, or some scored tokens."""
 
-    Of several rows, and with packed weights, the rate is 0.
+    seconds: float = math.inf
+    tokens: int | None = None
+    clock: Clock = time.monotonic
+
+    def __post_init__(self) -> None:
+        require(self.seconds > 0, "adapt_seconds", self.seconds, "more than 0")
+        require_positive(adapt_tokens=self.tokens)
+
+    def share(self, part: float) -> "Limit":
+        """Return the limit of a step of a choice: a part of the time, or all of the tokens."""
+        return replace(self, seconds=self.seconds * part)
+
+    def take(self, parts: Iterator[list[Tensor]]) -> Iterator[list[Tensor]]:
+        """Yield the nats of segments, in several ways each, up to the limit."""
+        end = self.clock() + self.seconds
+        n_scored = 0
+        for each in parts:
+            yield each
+            n_scored += each[0].size(-1)
+            if self.clock() >= end or n_scored >= (self.tokens or math.inf):
+                break
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A protocol with chosen values, and how they were chosen."""
+
+    protocol: Protocol
+    tried: dict[str, Sequence[float]]
+    """The values that were compared, by name."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Scored tokens by which the cache, and the rate, were chosen."""
+
+    @property
+    def edges(self) -> list[str]:
+        """Names of the values that are the smallest or the largest of those tried, but not 0."""
+        ends = {name: (values[0], values[-1]) for name, values in self.tried.items()}
+        chosen = {name: getattr(self.protocol, name) for name in ends}
+        return [name for name, value in chosen.items() if value and value in ends[name]]
+
+
+def choose_adaptation(model: Network, tokens: Tokens, protocol: Protocol, limit: Limit) -> Choice:
+    """Return the protocol with the values, of those not given, that have the fewest nats.
+
+    Of several rows, of a text in one segment, and with packed weights, the rate is 0. Where no
+    weight of a cache helps, there is none, unless its length is given.
     """
     usual = {"cache_len": CACHE_LEN if has_states(model) else 0}
-    if protocol.batch_size > 1 or not is_trainable(model):
+    if protocol.batch_size > 1 or protocol.tgt_len is None or not is_trainable(model):
         usual["rate"] = 0.0
-    best = replace(protocol, max_tokens=None, **usual | protocol.given)
-    if best.cache_len:
-        # In this share of the time, caches read as many tokens as all rates do in the rest.
-        share = 1 if best.rate is not None else 0.25
-        best = choose_cache(model, tokens, best, seconds * share, clock)
-        seconds *= 1 - share
-    if best.rate is None:
-        ways = [replace(best, rate=rate) for rate in RATES]
-        _, nats = score_in_turns(model, tokens, ways, seconds, clock)
-        # A rate that is too large makes nats that are no numbers.
-        nats = [math.inf if math.isnan(each) else each for each in nats]
-        best = ways[nats.index(min(nats))]
-    return replace(protocol, **best.given)
+    # A text in one segment is read as it will be: a longer one may need too much memory.
+    max_tokens = protocol.max_tokens if protocol.tgt_len is None else None
+    way = replace(protocol, max_tokens=max_tokens, **usual | protocol.given)
+    tried = list_tried(way)
+    shares = share_time(tried)
+    n_scored = {}
+    if "cache" in shares:
+        part = limit.share(shares["cache"])
+        way, n_scored["cache"] = choose_cache(model, tokens, way, part)
+        if not way.cache_weight and protocol.cache_len is None:
+            way = replace(way, cache_len=0)
+    if "rate" in shares:
+        way, n_scored["rate"] = choose_rate(model, tokens, way, limit.share(shares["rate"]))
+    expected = "more, because no token of the validation text was scored"
+    require(0 not in n_scored.values(), "adapt_seconds", limit.seconds, expected)
+    return Choice(replace(protocol, **way.given), tried, n_scored)
+
+
+def list_tried(way: Protocol) -> dict[str, Sequence[float]]:
+    """Return the values to compare, by the names of those that are not given."""
+    names = {"cache_theta": THETAS, "cache_weight": WEIGHTS} if way.cache_len else {}
+    names |= {"rate": RATES}
+    return {name: values for name, values in names.items() if getattr(way, name) is None}
+
+
+def share_time(tried: Collection[str]) -> dict[str, float]:
+    """Return the share of the time of each step: of the cache, then of the rate."""
+    if "rate" not in tried:
+        return {"cache": 1} if tried else {}
+    # In this share of the time, caches read as many tokens as all rates do in the rest.
+    return {"cache": 0.3, "rate": 0.7} if len(tried) > 1 else {"rate": 1}
 
 
 def choose_cache(
-    model: Network, tokens: Tokens, protocol: Protocol, seconds: float, clock: Clock
-) -> Protocol:
-    """Return a protocol with the theta and the weight that are best without gradient steps.
+    model: Network, tokens: Tokens, way: Protocol, limit: Limit
+) -> tuple[Protocol, int]:
+    """Return the protocol with the theta and the weight that are best without gradient steps, and
+    the number of tokens read."""
+    thetas = THETAS if way.cache_theta is None else (way.cache_theta,)
+    weights = WEIGHTS if way.cache_weight is None else (way.cache_weight,)
+    weight_W11 = torch.tensor(weights, dtype=torch.float64)[:, None, None]
+    nats_WE = torch.zeros(len(weights), len(thetas), dtype=torch.float64)
+    n_scored = 0
+    for network_K, cache_EK, is_seen_K in limit.take(read_caches(model, tokens, way, thetas)):
+        mixed_WEK = -mix_logp(-network_K, cache_EK, weight_W11, is_seen_K)
+        nats_WE += mixed_WEK.double().sum(dim=-1)
+        n_scored += len(network_K)
+    best = int(nats_WE.nan_to_num(nan=math.inf).argmin())
+    values = {"cache_theta": thetas[best % len(thetas)]}
+    values["cache_weight"] = weights[best // len(thetas)]
+    return replace(way, **values), n_scored
 
-    The network and each cache are scored alone, and then mixed with every weight.
+
+@torch.inference_mode()
+def read_caches(
+    model: Network, tokens: Tokens, way: Protocol, thetas: Sequence[float]
+) -> Iterator[list[Tensor]]:
+    """Yield of each segment's scored tokens nats_K of the network alone, log p_cache of each theta,
+    and which of them see a state of the cache.
+
+    The network reads the text once, and all thetas have the same states.
     """
-    thetas = THETAS if protocol.cache_theta is None else [protocol.cache_theta]
-    weights = WEIGHTS if protocol.cache_weight is None else [protocol.cache_weight]
-    alone = replace(protocol, cache_weight=1.0, rate=0.0)
-    ways = [replace(alone, cache_len=0), *(replace(alone, cache_theta=each) for each in thetas)]
-    nats: Counter[tuple[float, float]] = Counter()
-    for network_K, *caches in read_in_turns(model, tokens, ways, seconds, clock):
-        for (theta, cache_K), weight in product(zip(thetas, caches, strict=True), weights):
-            mixed_K = -mix_logp(-network_K, -cache_K, weight)
-            nats[theta, weight] += mixed_K.double().sum().item()
-    theta, weight = min(nats, key=nats.__getitem__)
-    return replace(protocol, cache_theta=theta, cache_weight=weight)
+    stream = way.stream(tokens)
+    device = find_device(model)
+    reader = AdaptedReader(model, replace(way, rate=0.0))
+    memory = reader.empty_memory(way.batch_size, way.lengths)
+    with eval_mode(model):
+        for segment in stream:
+            is_scored_BL = segment.targets_BL != IGNORED
+            segment = segment.to(device)
+            place = segment.targets_BL, segment.doc_pos_BL
+            h_BLD, memory = read_segment(reader, segment, memory)
+            nats_BL = reader.head.nats(h_BLD, segment.choose_targets(reader.head))
+            caches = [replace(memory.cache, theta=theta).score(*place) for theta in thetas]
+            is_seen_BL = memory.cache.find_seeing(segment.new_len, segment.doc_pos_BL)
+            parts = nats_BL, torch.stack(caches), is_seen_BL
+            yield [part.cpu()[..., is_scored_BL] for part in parts]
+
+
+def choose_rate(
+    model: Network, tokens: Tokens, way: Protocol, limit: Limit
+) -> tuple[Protocol, int]:
+    """Return the protocol with the best rate, and the number of tokens read."""
+    ways = [replace(way, rate=rate) for rate in RATES]
+    n_scored, nats = score_in_turns(model, tokens, ways, limit)
+    # A rate that is too large makes nats that are no numbers.
+    nats = [math.inf if math.isnan(each) else each for each in nats]
+    return ways[nats.index(min(nats))], n_scored
 
 
 def score_in_turns(
-    model: Network, tokens: Tokens, ways: Sequence[Protocol], seconds: float, clock: Clock
+    model: Network, tokens: Tokens, ways: Sequence[Protocol], limit: Limit
 ) -> tuple[int, list[float]]:
-    """Return the tokens that the time allows, and the sum of their nats in each way."""
+    """Return the tokens that the limit allows, and the sum of their nats in each way."""
     n_scored = 0
     nats = [0.0] * len(ways)
-    for parts in read_in_turns(model, tokens, ways, seconds, clock):
+    for parts in limit.take(read_in_turns(model, tokens, ways)):
         n_scored += len(parts[0])
         sums = (nats_K.double().sum().item() for nats_K in parts)
         nats = [total + more for total, more in zip(nats, sums, strict=True)]
@@ -87,13 +190,12 @@ def score_in_turns(
 
 
 def read_in_turns(
-    model: Network, tokens: Tokens, ways: Sequence[Protocol], seconds: float, clock: Clock
+    model: Network, tokens: Tokens, ways: Sequence[Protocol]
 ) -> Iterator[list[Tensor]]:
-    """Yield nats_K of each segment that the time allows, in each way before the next segment."""
-    end = clock() + seconds
+    """Yield nats_K of the same tokens in each way, a segment at a time."""
     # Each way restores the mode that it found, which another way may have set.
     with eval_mode(model):
         for parts in zip(*(score_text(model, tokens, way) for way in ways), strict=True):
+            places = [part.position_K for part in parts]
+            assert all(np.array_equal(places[0], place) for place in places)
             yield [part.nats_K for part in parts]
-            if clock() >= end:
-                break

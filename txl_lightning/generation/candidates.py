@@ -92,8 +92,9 @@ def score_candidates(
 ) -> tuple[list[Tensor], DecodingState]:
     """Return the nats_L of each candidate after the text of a state, and that state, now read.
 
-    To carry the memory on, append the ids of the candidate that follows to that state. A reader
-    with dynamic evaluation learns from the text of the state, and never from candidates.
+    To carry the memory on, append the ids of the candidate that follows to that state, which keeps
+    the last 1,024 of the tokens read. A reader with dynamic evaluation learns from the text of the
+    state, and never from candidates.
     """
     require_positive(batch_size=batch_size)
     ids = torch.cat([torch.zeros(1).long(), *candidates])
@@ -108,6 +109,7 @@ def score_candidates(
             learns = isinstance(reader, AdaptedReader) and reader.use.rate
             read = learn_tokens if learns else read_tokens
             _, state = read(reader, state, len(state) - 1)
+            state = state.drop_read()
         for start in range(0, len(candidates), batch_size):
             nats += score_rows(reader, state, candidates[start : start + batch_size])
     if not all(nats_L.isfinite().all() for nats_L in nats):

@@ -36,7 +36,8 @@ class Sampling:
     min_p: float | None = None
     """Sample from tokens with at least this fraction of the highest probability."""
     repetition_penalty: float = 1.0
-    """Divide recent tokens' positive logits, multiply negative ones (Keskar et al. 2019: 1.2)."""
+    """Divide recent tokens' positive logits, multiply negative ones (Keskar et al. 2019: 1.2); as
+    in transformers, this depends on the zero point of the logits."""
     penalty_window: int = 64
     """Number of recent tokens that are penalized, including the prompt's."""
     seed: int | None = None
@@ -108,6 +109,7 @@ def generate(
     """
     refuse_unknown_names(sampling)
     net = getattr(model, "net", model)
+    require_no_steps(adaptation)
     prompts = [prompt] if is_one(prompt) else prompt
     ids = [encode_prompt(each, vocab) for each in prompts]
     state = start_decoding(net, ids, mem_len, ext_len, adaptation)
@@ -134,6 +136,7 @@ def decode_steps(
 ) -> Iterator[DecodingState]:
     """Yield the state after each new token, which is not read yet; each state can be continued."""
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
+    require_no_steps(state.adaptation)
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
     reader = make_adapted_reader(model, state.adaptation)
     with eval_mode(model):
@@ -144,6 +147,10 @@ def decode_steps(
             token_B = sampling.choose_tokens(logits_BV, recent_BW, quantile_B)
             state = state.append_tokens(token_B[:, None])
             yield state
+
+
+def require_no_steps(adaptation: Adaptation) -> None:
+    require(not adaptation.rate, "rate", adaptation.rate, "0: generation takes no steps")
 
 
 def penalize_tokens(logits_BV: Tensor, recent_BW: Tensor, penalty: float) -> Tensor:

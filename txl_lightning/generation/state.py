@@ -14,11 +14,18 @@ from torch import Tensor
 
 from ..errors import NonFiniteError, require
 from ..model import EvalLengths, Network, Reader, find_device
-from ..model.adaptation import Adaptation, AdaptedMemory, make_adapted_reader
+from ..model.adaptation import (
+    Adaptation,
+    AdaptedMemory,
+    make_adapted_reader,
+    prefix_names,
+    select_names,
+)
 from ..model.config import is_transformer_xl
 from ..model.contract import AnyMemory
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
+KEPT = 1024  # tokens of a text already read that a long session keeps, for example for a penalty
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,9 @@ class DecodingState:
     """B texts aligned at their ends; shorter ones are padded at the start, masked by position."""
 
     tokens_BL: Tensor
+    """The last tokens of each text: all, but for what `drop_read` has dropped."""
     length_B: Tensor
-    """Tokens of each text without padding; always in host memory."""
+    """Tokens of each whole text without padding; always in host memory."""
     memory: AnyMemory
     ext_len: int = 0
     """Tokens read again with each new one, in addition to the memory."""
@@ -44,12 +52,33 @@ class DecodingState:
         return bool((self.length_B < len(self)).any())
 
     def row_tokens(self, row: int) -> Tensor:
-        return self.tokens_BL[row, len(self) - int(self.length_B[row]) :]
+        """Return the tokens of a text without padding."""
+        return self.tokens_BL[row, max(len(self) - int(self.length_B[row]), 0) :]
 
     def append_tokens(self, tokens_BL: Tensor) -> DecodingState:
         length_B = self.length_B + tokens_BL.size(1)
         tokens_BL = torch.cat([self.tokens_BL, tokens_BL.to(self.tokens_BL)], dim=1)
         return replace(self, tokens_BL=tokens_BL, length_B=length_B)
+
+    def drop_read(self, count: int = KEPT) -> DecodingState:
+        """Return the same state with `count` of the columns read, which memory replaces."""
+        n_dropped = self.n_read - max(count, self.ext_len)
+        if n_dropped <= 0:
+            return self
+        kept_BL = self.tokens_BL[:, n_dropped:]
+        return replace(self, tokens_BL=kept_BL, n_read=self.n_read - n_dropped)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save; weights that have learned are in the reader."""
+        texts = {"tokens_BL": self.tokens_BL.clone(), "length_B": self.length_B}
+        memory = prefix_names("memory.", self.memory.tensors())
+        return {**texts, "n_read": torch.tensor(self.n_read), **memory}
+
+    def restore(self, tensors: dict[str, Tensor]) -> DecodingState:
+        """Return the state saved by `tensors`, with the settings of this one."""
+        texts = {name: tensors[name] for name in ("tokens_BL", "length_B")}
+        memory = self.memory.restore(select_names("memory.", tensors))
+        return replace(self, **texts, n_read=int(tensors["n_read"]), memory=memory)
 
     def doc_positions(self, start: int, stop: int) -> Tensor | None:
         """Return the number of tokens of its text before each of these columns: doc_pos_BL."""
@@ -61,6 +90,8 @@ class DecodingState:
 
     def recent_tokens(self, count: int) -> Tensor:
         """Return the last tokens of each text, recent_BW; shorter texts repeat their last one."""
+        is_kept = len(self) >= min(count, int(self.length_B.max()))
+        require(is_kept, "penalty_window", count, f"at most {len(self)}, the tokens kept")
         recent_BW = self.tokens_BL[:, max(len(self) - count, 0) :]
         if not self.is_padded:
             return recent_BW

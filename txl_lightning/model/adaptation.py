@@ -50,7 +50,7 @@ class Adaptation:
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        # A float32 holds exp(75), and sums of a million of it.
+        # Of theta: `state_cache.SHIFT`.
         for name, most in zip(USUAL, (10**9, 75, 1, 10**6, 1), strict=True):
             value = getattr(self, name)
             is_valid = value is None or 0 <= value <= most
@@ -96,6 +96,18 @@ class AdaptedMemory:
         """Return these rows, in this order; a row may occur twice."""
         cache = self.cache and self.cache.rows(index_B)
         return replace(self, memory=self.memory.rows(index_B), cache=cache)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save; weights that have learned are in the reader."""
+        cache = self.cache.tensors() if self.cache else {}
+        inner = prefix_names("network.", self.memory.tensors())
+        return {**inner, **cache, "n_reread": torch.tensor(self.n_reread)}
+
+    def restore(self, tensors: dict[str, Tensor]) -> AdaptedMemory:
+        """Return the memory saved by `tensors`, with the settings of this one."""
+        cache = self.cache and self.cache.restore(tensors)
+        inner = self.memory.restore(select_names("network.", tensors))
+        return AdaptedMemory(inner, cache, int(tensors["n_reread"]))
 
 
 class AdaptedReader:
@@ -186,8 +198,10 @@ class AdaptedReader:
         network_BL = self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL)
         nats_BL = network_BL.detach()
         cache = memory.cache
-        if cache:
-            mixed_BL = -mix_logp(-nats_BL, cache.score(targets_BL, *place[:1]), cache.weight)
+        if cache and targets_BL.size(1):
+            is_seen_BL = cache.find_seeing(targets_BL.size(1), *place[:1])
+            cache_BL = cache.score(targets_BL, *place[:1])
+            mixed_BL = -mix_logp(-nats_BL, cache_BL, cache.weight, is_seen_BL)
             nats_BL = mixed_BL.where(targets_BL.to(mixed_BL.device) >= 0, 0.0)
         return nats_BL, network_BL, memory
 
@@ -202,6 +216,16 @@ class AdaptedReader:
             for weight, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
                     weight.sub_(gradient, alpha=self.use.rate)
+
+
+def prefix_names(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def select_names(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names have a prefix, by their names without it."""
+    names = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors[name] for name in names}
 
 
 def is_trainable(net: Network) -> bool:

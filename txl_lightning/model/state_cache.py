@@ -19,8 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .inference import accumulator_dtype
 from .kernels.cached import Workspace
 
+SHIFT = 12.0
+"""Subtracted from exponents, which are -75 to 75: a float32 holds exp(63) a billion times."""
 QUERIES = 128  # most queries of a row that are computed at once
 ROOM = 1024  # least number of free slots in a new buffer
 
@@ -61,6 +64,8 @@ class StateCache:
         """Return the cache after a segment, of whose tokens h_BLD are the states."""
         dtype = torch.promote_types(h_BLD.dtype, torch.float32)
         n_new = h_BLD.size(1)
+        if not n_new:
+            return self
         key_BLD = F.normalize(h_BLD.detach().to(dtype), dim=-1)
         # Before the first token there is no state; no token sees that slot.
         last_BD = torch.zeros_like(key_BLD[:, 0]) if self.last_BD is None else self.last_BD
@@ -99,6 +104,34 @@ class StateCache:
         slots = Slots(*(each[index_B] for each in self._kept()), self.n_kept)
         return replace(self, slots=slots, end=self.n_kept, last_BD=self.last_BD[index_B])
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to save: copies of the slots kept, without free ones."""
+        counts = {"n_read": torch.tensor(self.n_read)}
+        if self.slots is None:
+            return counts
+        key_BDC, next_BC = (each.clone() for each in self._kept())
+        return counts | {"key_BDC": key_BDC, "next_BC": next_BC, "last_BD": self.last_BD}
+
+    def restore(self, tensors: dict[str, Tensor]) -> StateCache:
+        """Return the cache saved by `tensors`, with the settings of this one."""
+        n_read = int(tensors["n_read"])
+        if not n_read:
+            return replace(self, slots=None, end=0, n_read=0, last_BD=None)
+        end = tensors["next_BC"].size(1)
+        slots = Slots(tensors["key_BDC"], tensors["next_BC"], end)
+        return replace(self, slots=slots, end=end, n_read=n_read, last_BD=tensors["last_BD"])
+
+    def count_seen(self, n_query: int, doc_pos_BL: Tensor | None = None) -> Tensor:
+        """Return how many slots each of the last L tokens sees: seen_BL, in host memory."""
+        # A token sees as many slots as tokens of its document precede it; the last is its own.
+        seen_L = torch.arange(self.n_read - n_query, self.n_read).clamp(max=self.cache_len)
+        seen_BL = seen_L.expand(len(self.last_BD), -1)
+        return seen_BL if doc_pos_BL is None else seen_BL.minimum(doc_pos_BL[:, -n_query:].cpu())
+
+    def find_seeing(self, n_query: int, doc_pos_BL: Tensor | None = None) -> Tensor:
+        """Return which of the last L tokens see a slot, on the device: is_seen_BL."""
+        return (self.count_seen(n_query, doc_pos_BL) > 0).to(self.last_BD.device)
+
     def score(self, targets_BL: Tensor, doc_pos_BL: Tensor | None = None) -> Tensor:
         """Return log p_cache of the targets after the last L tokens read; nan if none is seen."""
         logp_BL = self.last_BD.new_empty(targets_BL.shape)
@@ -108,28 +141,29 @@ class StateCache:
         return logp_BL
 
     def mix(self, logits_BV: Tensor, doc_pos_B1: Tensor | None = None) -> Tensor:
-        """Return logits of the token after the last one read, from the network's logits."""
-        logp_BV = logits_BV.log_softmax(-1, torch.promote_types(logits_BV.dtype, torch.float32))
-        cache_BV = torch.zeros_like(logp_BV)
+        """Return logits of the token after the last one read, from the network's logits.
+
+        Their zero point is the network's, on which the repetition penalty depends.
+        """
+        logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
+        zero_B1 = logits_BV.logsumexp(dim=-1, keepdim=True)
+        # In float32, a sum of a million equal numbers, one after the other, is wrong.
+        cache_BV = torch.zeros_like(logits_BV, dtype=accumulator_dtype(logits_BV.device))
         for row, _, weight_1S, next_S in self._weigh(1, doc_pos_B1):
             cache_BV[row].index_add_(0, next_S, weight_1S[0].to(cache_BV))
-            # 0 / 0 is nan where no slot is seen.
-            cache_BV[row] /= weight_1S.sum().to(cache_BV)
-        return mix_logp(logp_BV, cache_BV.log(), self.weight)
+        cache_BV = (cache_BV / cache_BV.sum(dim=-1, keepdim=True)).log()
+        is_seen_B1 = self.find_seeing(1, doc_pos_B1)
+        return mix_logp(logits_BV - zero_B1, cache_BV, self.weight, is_seen_B1) + zero_B1
 
     def _weigh(
         self, n_query: int, doc_pos_BL: Tensor | None
     ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
-        """Yield row, queries, weight_QS = exp(theta cos), 0 for slots that are not seen, next_S."""
+        """Yield row, queries, weight_QS ~ exp(theta cos), 0 for slots that are not seen, next_S."""
         known_BDL = self.slots.key_BDC[..., self.end - n_query + 1 : self.end]
         query_BLD = torch.cat([known_BDL.mT, self.last_BD[:, None]], dim=1) * self.theta
-        # A token sees as many slots as tokens of its document precede it; the last is its own.
         own_L = torch.arange(self.end - n_query, self.end)
-        seen_L = (own_L + self.n_read - self.end).clamp(max=self.cache_len)
-        seen_BL = seen_L.expand(len(query_BLD), -1)
-        if doc_pos_BL is not None:
-            seen_BL = seen_BL.minimum(doc_pos_BL[:, -n_query:].cpu())
-        for row, begin_L in enumerate(own_L + 1 - seen_BL):
+        shift_1 = query_BLD.new_full((1,), -SHIFT)
+        for row, begin_L in enumerate(own_L + 1 - self.count_seen(n_query, doc_pos_BL)):
             for first in range(0, n_query, QUERIES):
                 queries = slice(first, first + QUERIES)
                 own_Q1, begin_Q1 = own_L[queries, None], begin_L[queries, None]
@@ -139,7 +173,7 @@ class StateCache:
                 key_DS = self.slots.key_BDC[row, :, start:stop]
                 slot_S = torch.arange(start, stop)
                 # No maximum is subtracted: `Adaptation` keeps theta at most 75.
-                torch.mm(query_BLD[row, queries], key_DS, out=weight_QS).exp_()
+                torch.addmm(shift_1, query_BLD[row, queries], key_DS, out=weight_QS).exp_()
                 # Slots that some of these queries do not see are at either end.
                 left, right = int(begin_Q1.max()) - start, int(own_Q1[0]) + 1 - start
                 for end in (slice(left), slice(right, None)):
@@ -160,8 +194,8 @@ def sum_matches(weight_QS: Tensor, next_S: Tensor, target_Q: Tensor) -> Tensor:
     return torch.tensor([weights[q].take(slots[each]).sum() for q, each in enumerate(targets)])
 
 
-def mix_logp(logp: Tensor, cache_logp: Tensor, weight: float) -> Tensor:
-    """Return log((1 - weight) p + weight p_cache); log p where p_cache is nan."""
-    share = torch.tensor(weight, dtype=torch.float64)
+def mix_logp(logp: Tensor, cache_logp: Tensor, weight: float | Tensor, is_seen: Tensor) -> Tensor:
+    """Return log((1 - weight) p + weight p_cache); log p where the cache sees no state."""
+    share = torch.as_tensor(weight, dtype=torch.float64)
     mixed = torch.logaddexp(logp + (1 - share).log(), cache_logp + share.log())
-    return torch.where(cache_logp.isnan(), logp, mixed)
+    return torch.where(is_seen, mixed, logp)
