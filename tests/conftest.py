@@ -166,7 +166,7 @@ def run_folder(tmp_path_factory, sizes, write_letters) -> Path:
 def own_package(monkeypatch, tmp_path, repository):
     """A user's package with the network of docs/own_network.md, imported from its folder."""
     page = (repository / "docs" / "own_network.md").read_text()
-    code, _ = re.findall("```python\n(.*?)```", page, re.S)
+    code, *_ = re.findall("```python\n(.*?)```", page, re.S)
     (tmp_path / "my_package.py").write_text(f'__version__ = "1.5"\n{code}')
     monkeypatch.syspath_prepend(tmp_path)
     yield import_module("my_package")

@@ -22,7 +22,7 @@ from jsonargparse import (
 
 from .errors import invalid, prefix_errors, require, shorten, suggest_key
 from .files import find_config
-from .imports import REFUSED, names_class
+from .imports import names_class, refuse_class
 from .option_values import GroupAction, GroupOption, TypedOption, ValueOption, format_value
 
 PROGRAM = "txl-lightning"
@@ -259,7 +259,7 @@ class Parser(ArgumentParser):
         if match := CLASS_PROBLEM.search(message):
             name, reason = match.groups()
             if "is not allowed" in reason:
-                return f"{key}: {REFUSED.format(name, name.partition('.')[0])}"
+                return f"{key}: {refuse_class(name)}"
             hint = LAST_CLASS if "callbacks" in key and UNKNOWN_OPTION.search(reason) else ""
             return f"{key}: {name.rpartition('.')[2]}: {self.explain_error(reason)}{hint}"
         if match := UNKNOWN_OPTION.search(message):

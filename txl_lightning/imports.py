@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable
 from importlib import import_module, metadata
 from typing import Any
@@ -10,6 +11,13 @@ from .errors import ClassError, require
 
 ALLOWED: list[str] = []  # packages given by --allow_imports
 REFUSED = "a config may not import {}; if it is your own, add --allow_imports {} to the command"
+IN_PYTHON = "txl_lightning.imports.allow_imports([{!r}])"
+LOCAL = (
+    "a config may not import {}, which a notebook, a script or a function defines; {}define it at "
+    "the top of a module, and name that in the checkpoint (docs/own_network.md)"
+)
+# Modules that are something else in another process.
+SCRIPTS = ("__main__", "__mp_main__")
 
 
 def allow_imports(packages: Iterable[str]) -> None:
@@ -35,15 +43,45 @@ def names_class(text: Any) -> bool:
     return is_class_path(text) and not os.path.exists(text)
 
 
+def name_class(kind: type) -> str:
+    """Return the name by which `import_class` finds a class again, if it is one of a module."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_local(name: str) -> bool:
+    """Return True for a name that no other process can find: of a notebook, script or function."""
+    return name.partition(".")[0] in SCRIPTS or "<locals>" in name
+
+
+def warn_if_local(key: str, name: str) -> None:
+    """Warn of a class whose checkpoints no command could load."""
+    module, _, attribute = name.rpartition(".")
+    # A class within a class is not found either.
+    if is_local(name) or not hasattr(sys.modules.get(module), attribute):
+        advice = "define it at the top of a module, and import it from there"
+        warnings.warn(f"{key}: no command can load checkpoints with {name}; {advice}", stacklevel=2)
+
+
+def refuse_class(name: str) -> str:
+    """Return why a setting or a checkpoint may not name a class, and what allows it."""
+    package = name.partition(".")[0]
+    if not is_local(name):
+        return f"{REFUSED.format(name, package)} (in Python: {IN_PYTHON.format(package)})"
+    is_here = package in SCRIPTS and "<locals>" not in name
+    here = f"there, call {IN_PYTHON.format(package)}; elsewhere, " if is_here else ""
+    return LOCAL.format(name, here)
+
+
 def import_class(key: str, name: str) -> Any:
     """Import the class that a setting names; a ClassError if it is not allowed, or is missing."""
     module, _, attribute = name.rpartition(".")
     if not any(name.startswith(f"{allowed}.") for allowed in ALLOWED):
-        raise ClassError(f"{key}: {REFUSED.format(name, module.partition('.')[0])}")
+        raise ClassError(f"{key}: {refuse_class(name)}")
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ClassError(f"{key}: {name} cannot be imported: {error}") from error
+        reason = LOCAL.format(name, "") if is_local(name) else f"{name} cannot be imported: {error}"
+        raise ClassError(f"{key}: {reason}") from error
 
 
 def find_version(package: str) -> str:

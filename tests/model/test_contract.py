@@ -115,7 +115,7 @@ def test_network_with_the_contract_is_accepted_and_not_modified(net):
 
 def test_page_of_own_networks_checks_its_network(own_package, repository):
     page = (repository / "docs" / "own_network.md").read_text()
-    _, code = re.findall("```python\n(.*?)```", page, re.DOTALL)
+    _, code, *_ = re.findall("```python\n(.*?)```", page, re.DOTALL)
     names = {}
     exec(code, names)
     assert names["check_network"] is check_network

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import txl_lightning
 from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig, imports
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.data.vocab import load_vocabulary
 from txl_lightning.model import CachedReader, EvalLengths, make_reader
 from txl_lightning.model.config import describe_config, make_config
 from txl_lightning.model.contract import join_rows
@@ -96,6 +98,82 @@ def test_settings_are_plain_values_and_back(own_package, monkeypatch):
     for name in ("MyNetwork", "torch", "Nothing"):
         with pytest.raises(ValueError, match="class_path: "):
             make_config({"class_path": f"my_package.{name}"})
+
+
+def define_class(kind: str, base: type) -> type:
+    """Return a class of settings as another place than a module defines it."""
+
+    class Outer:
+        class MyConfig(base):
+            pass
+
+    if kind != "in a function":
+        Outer.MyConfig.__module__ = "my_package" if kind == "in a class" else kind
+        Outer.MyConfig.__qualname__ = "Outer.MyConfig" if kind == "in a class" else "MyConfig"
+    return Outer.MyConfig
+
+
+PLACES = ["__main__", "__mp_main__", "in a function", "in a class", "removed"]
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("has_module", [True, False])
+def test_a_class_that_no_command_can_import_is_warned_of_before_training(
+    fit, own_package, kind, has_module
+):
+    config = own_package.MyConfig if has_module else define_class(kind, own_package.MyConfig)
+    model = LanguageModel(config(width=8), OptimConfig(lr=1e-2))
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        fit(model=model, max_steps=1)
+    lines = [str(each.message) for each in caught if "no command can load" in str(each.message)]
+    name = imports.name_class(config)
+    advice = "define it at the top of a module, and import it from there"
+    expected = [f"network: no command can load checkpoints with {name}; {advice}"]
+    assert lines == ([] if has_module else expected)
+
+
+@pytest.mark.parametrize("allowed", [[], ["__main__"], ["tests"]])
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("__main__.MyConfig", "txl_lightning.imports.allow_imports(['__main__']); elsewhere, "),
+        ("tests.some.make.<locals>.MyConfig", "defines; define it at the top of a module"),
+        ("__main__.make.<locals>.MyConfig", "defines; define it at the top of a module"),
+    ],
+)
+def test_a_class_of_another_process_is_refused_with_advice_that_can_be_followed(
+    name, advice, allowed
+):
+    imports.allow_imports(allowed)
+    if name == "__main__.MyConfig" and allowed == ["__main__"]:
+        advice = "defines; define it at the top of a module"
+    with pytest.raises(ValueError, match="class_path: a config may not import") as network:
+        make_config({"class_path": name})
+    with pytest.raises(ValueError, match=r"data\.vocab: a config may not import") as vocabulary:
+        load_vocabulary(json.dumps({"kind": name}))
+    for error in (network, vocabulary):
+        assert advice in str(error.value)
+        assert "the top of a module, and name that in the checkpoint" in str(error.value)
+
+
+def test_a_class_of_a_notebook_is_loaded_there_and_by_a_new_name_elsewhere(
+    fit, own_package, monkeypatch, repository, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    own = define_class("__main__", own_package.MyConfig)
+    monkeypatch.setattr(sys.modules["__main__"], "MyConfig", own, raising=False)
+    with pytest.warns(UserWarning, match="no command can load"):
+        run = fit(model=LanguageModel(own(width=8), OptimConfig()), max_steps=1)
+    run.trainer.save_checkpoint("best.ckpt", weights_only=True)
+    imports.allow_imports(["__main__"])
+    with pytest.warns(UserWarning, match="cannot be verified"):
+        assert type(txl_lightning.load("best.ckpt")[0].config) is own
+    page = (repository / "docs" / "own_network.md").read_text()
+    [code] = re.findall(r"```python\n(import torch\n\nsaved = .*?)```", page, re.DOTALL)
+    exec(code, {})
+    imports.allow_imports(["my_package"])
+    with pytest.warns(UserWarning, match="cannot be verified"):
+        assert type(txl_lightning.load("renamed.ckpt")[0].config) is own_package.MyConfig
 
 
 def test_validation_leaves_the_memory_of_training_alone(fit_own):
@@ -230,7 +308,8 @@ def own_run(accepted, settings, own_package):
 
 
 def test_checkpoint_is_refused_by_the_name_of_its_class(txl, refused, own_run, own_package):
-    hint = f"{REFUSED} (it was trained with my_package 1.5)"
+    hint = f"{REFUSED} (in Python: txl_lightning.imports.allow_imports(['my_package']))"
+    hint += " (it was trained with my_package 1.5)"
     sys.modules.pop("my_package")
     commands = ["test", "evaluate", "generate", "recl", "inspect", "convert --out=o"]
     commands += ["score --candidates=some.jsonl", "export"]

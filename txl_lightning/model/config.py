@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ..errors import convert_fields, require, to_plain
-from ..imports import import_class, is_class_path
+from ..imports import import_class, is_class_path, name_class
 
 if TYPE_CHECKING:
     from .contract import Network, NetworkConfig
@@ -263,7 +263,7 @@ def describe_config(config: NetworkConfig) -> dict[str, Any]:
     values = {name: to_plain(v) for name, v in asdict(config).items()}
     if kind is TransformerXLConfig:
         return values
-    return {CLASS: f"{kind.__module__}.{kind.__qualname__}"} | values
+    return {CLASS: name_class(kind)} | values
 
 
 def is_transformer_xl(net: Network) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..data.stream import Segment, TrainingLoader
 from ..errors import CheckpointError, NonFiniteError
-from ..imports import find_version, is_class_path
+from ..imports import find_version, is_class_path, name_class, warn_if_local
 from ..model.contract import join_rows
 from ..model.parts import is_onednn_faster
 from ..runs.folder import FORMAT, KEY
@@ -113,6 +113,9 @@ class TrainingStateCheckpoint(Callback):
         self.is_logged = True
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.is_global_zero:
+            for key, name in list_classes(module).items():
+                warn_if_local(key, name)
         if not trainer.global_step:
             # Otherwise fit goes on with this Trainer.
             module.tokens_seen = 0
@@ -245,14 +248,19 @@ def set_random_states(states: State, device: torch.device) -> None:
 
 def find_packages(module: LightningModule) -> State:
     """Return package and version of a network, vocabulary and position scheme that are not ours."""
+    packages = {key: name.partition(".")[0] for key, name in list_classes(module).items()}
+    return {key: f"{package} {find_version(package)}" for key, package in packages.items()}
+
+
+def list_classes(module: LightningModule) -> dict[str, str]:
+    """Return the classes that a checkpoint names and this package does not have."""
     config = module.net.config
     vocab = getattr(module.corpus, "vocab", None)
-    names = {"network": type(config).__module__, "vocabulary": type(vocab).__module__}
+    names = {"network": name_class(type(config)), "vocabulary": name_class(type(vocab))}
     if is_class_path(scheme := getattr(config, "positions", "")):
         names["positions"] = scheme
-    packages = {key: name.partition(".")[0] for key, name in names.items()}
-    own = {key: p for key, p in packages.items() if p not in ("txl_lightning", "builtins")}
-    return {key: f"{package} {find_version(package)}" for key, package in own.items()}
+    own = ("txl_lightning", "builtins")
+    return {key: name for key, name in names.items() if name.partition(".")[0] not in own}
 
 
 def describe_rounding(trainer: Trainer, module: LightningModule) -> State:

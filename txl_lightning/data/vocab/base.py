@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ...errors import ClassError, DataError, invalid_text
-from ...imports import import_class, is_class_path, names_class
+from ...imports import import_class, is_class_path, is_local, name_class, names_class
 
 if TYPE_CHECKING:
     from ..text_files import FileSlice
@@ -70,7 +70,7 @@ class Vocabulary(ABC):
 
     def to_json(self) -> str:
         """Return the vocabulary as JSON for `load_vocabulary`: its kind, and its fields."""
-        kind = self.saved_as or f"{type(self).__module__}.{type(self).__qualname__}"
+        kind = self.saved_as or name_class(type(self))
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return json.dumps({"kind": kind, **values}, default=asdict)
 
@@ -208,7 +208,7 @@ def load_vocabulary(text: str) -> Vocabulary:
                 from .subwords import Subwords
 
                 return Subwords.from_tokenizer(tokenizer)
-            case {"kind": kind, **fields} if is_class_path(kind):
+            case {"kind": str(kind), **fields} if is_class_path(kind) or is_local(kind):
                 return import_class("data.vocab", kind)(**fields)
     except (ClassError, DataError):
         raise
