@@ -4,10 +4,13 @@ A run.py continues where it was stopped: a measurement with a record is skipped,
 fit resumes. figures.py makes tables and figures of results.json alone (results.py).
 
     python -m experiments.depth.run [--seeds 1 2 3] [--only KIND ...] [--fast] [--out FILE]
+
+--again trains and measures once more what has a record, beside it: on another day or machine.
 """
 
 import argparse
 import csv
+import hashlib
 import io
 import json
 import shlex
@@ -37,6 +40,10 @@ PLAIN = "experiments/plain.yaml"
 """Defaults of the package, so that fit gives no text of one's own its recipe."""
 CHECKPOINT = "checkpoints/last.ckpt"
 PATH_OPTIONS = {"--out", "--runs"}
+DECISIVE = ("fast", "precision", "accelerator")
+"""Options of every run.py that decide a result."""
+AGAIN = ", again"
+"""What the kind of a record of --again ends in."""
 QUIET = {"trainer.enable_progress_bar": False, "report.html": False, "report.sample_len": 0}
 
 Options = Mapping[str, Any]
@@ -91,6 +98,8 @@ def parse_args(
     parser.add_argument("--runs", type=Path, help="folder of the training runs")
     parser.add_argument("--precision", default="32-true", help="of training")
     parser.add_argument("--accelerator", default="cpu", choices=("cpu", "gpu"), help="of training")
+    again = "train and measure once more, in records beside those that exist"
+    parser.add_argument("--again", action="store_true", help=again)
     if kinds := list(kinds):
         more["only"] = {"nargs": "+", "choices": kinds, "default": kinds, "help": "kinds to train"}
     for name, keywords in more.items():
@@ -102,6 +111,7 @@ def parse_args(
     args.seeds = args.seeds or list(seeds)[: 1 if args.fast else None]
     args.device = torch.device("cuda" if args.accelerator == "gpu" else "cpu")
     args.origin = describe_origin(folder.name, args.device) | {"seeds_vary": vary}
+    args.settings = {name: getattr(args, name) for name in DECISIVE}
     return args
 
 
@@ -119,9 +129,11 @@ def measure_once(
     """Add the result of `measure(args, *values)` to results.json, unless `name` is there.
 
     `seconds` in the record is the wall time of the call, without that of earlier, stopped ones.
+    A record that was measured with another precision or accelerator ends the command.
     """
-    if name in load_records(args.out):
-        print(f"{name}: measured already, in {args.out}; to measure it again, give another --out")
+    if known := load_records(args.out).get(name):
+        require_same_settings(args, name, known)
+        print(f"{name}: measured already, in {args.out}; --again measures it once more")
         return
     began = time.monotonic()
     try:
@@ -129,15 +141,42 @@ def measure_once(
     except DataError as error:
         print(f"error: {describe_error(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
-    record = {name: result | {"seconds": time.monotonic() - began, "origin": args.origin}}
+    more = {"seconds": time.monotonic() - began, "settings": args.settings}
+    record = {name: result | more | {"origin": args.origin}}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_json({"fast": args.fast, "records": load_records(args.out) | record}, args.out)
+
+
+def require_same_settings(args: argparse.Namespace, name: str, record: Mapping[str, Any]) -> None:
+    """Exit where a record was measured with other settings; older records do not name them."""
+    found = record.get("settings", args.settings)
+    for option, value in args.settings.items():
+        if found[option] != value:
+            text = f"{args.out}: {name} was measured with --{option} {found[option]}"
+            print(f"error: {text}; expected {value}; give another --out", file=sys.stderr)
+            sys.exit(DataError.exit_code)
 
 
 def measure_kinds(args: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -> None:
     for seed in args.seeds:
         for kind in args.only:
-            measure_once(args, f"{kind} {seed}", measure, kind, seed)
+            measure_seed(args, f"{kind} {seed}", measure, kind, seed)
+
+
+def measure_seed(
+    args: argparse.Namespace, name: str, measure: Callable[..., dict[str, Any]], *values: Any
+) -> None:
+    """Add the result of a seed to results.json, with --again in a record of its own."""
+
+    def repeat(*values: Any) -> dict[str, Any]:
+        # A record of another kind belongs to no contrast.
+        found = measure(*values)
+        return found | {key: f"{found[key]}{AGAIN}" for key in ("kind", "reading") if key in found}
+
+    if args.again:
+        measure_once(args, f"{name}{AGAIN}", repeat, *values)
+    else:
+        measure_once(args, name, measure, *values)
 
 
 @dataclass(frozen=True)
@@ -201,10 +240,18 @@ def read_rows(net: TransformerXL, ids_BT: np.ndarray, before: int, **how: Any) -
 
 
 def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> TrainedRun:
-    """Train with a seed in the folder `name` of the runs, or resume there."""
+    """Train with a seed in a folder of the runs, or resume there."""
     seeded = {"seed_everything": seed, "trainer.precision": args.precision}
     seeded |= {"trainer.accelerator": args.accelerator}
-    return fit(args.runs / name.replace(" ", "_"), options | seeded)
+    return fit(find_folder(args.runs, name, options | seeded), options | seeded)
+
+
+def find_folder(runs: Path, name: str, options: Options) -> Path:
+    """Return the folder of a run: its name, and a digest of all settings that decide it."""
+    config = (REPOSITORY / options.get("config", PLAIN)).read_text()
+    text = json.dumps([sorted(options.items()), config], default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return runs / f"{name.replace(' ', '_')}_{digest}"
 
 
 def fit(folder: Path, options: Options) -> TrainedRun:
@@ -238,18 +285,25 @@ def choose_rate(
 ) -> dict[str, Any]:
     """Return a record: the nats of validation text by learning rate, and the best rate.
 
-    From `start` and twice as much, the better one is doubled, or halved, until the nats rise; if
-    fast, no other rate is tried.
+    From `start` and twice as much, the better one is doubled, or halved, until the nats rise: the
+    best rate is inside the grid. If fast, no other rate is tried. `train_with` trains as long as
+    the runs that count: a rate that is best for a shorter training may be wrong for them. The
+    record has the whole curve of each training.
     """
     runs = {rate: train_with(rate) for rate in (start, 2 * start)}
+    curves = {rate: run.load_curve("val/nats") for rate, run in runs.items()}
 
     def nats_of(rate: float) -> float:
-        return runs[rate].load_curve("val/nats")["val/nats"][-1]
+        # The last of a curve: the schedule has ended, as in the runs that count.
+        return curves[rate]["val/nats"][-1]
 
     best = min(runs, key=nats_of)
     factor = 0.5 if best == start else 2
     while not fast and (rate := factor * best) not in runs:
         runs[rate] = train_with(rate)
+        curves[rate] = runs[rate].load_curve("val/nats")
         best = min(best, rate, key=nats_of)
     nats = {f"{rate:g}": nats_of(rate) for rate in runs}
-    return {"kind": "rate", "net": net, "text": runs[best].text, "val": nats, "rate": best}
+    kept = {f"{rate:g}": curve for rate, curve in curves.items()}
+    fields = {"kind": "rate", "net": net, "text": runs[best].text}
+    return fields | {"val": nats, "curves": kept, "rate": best}

@@ -22,6 +22,7 @@ READINGS: dict[str, dict[str, dict[str, int]]] = {
     "segment": {
         "segments": {"mem_len": 0, "tgt_len": 192},
         "window": {"mem_len": 0, "tgt_len": 8, "ext_len": 184},
+        "cached": {"mem_len": 128, "tgt_len": 192, "same_length": "mem_len"},
     },
 }
 # The network and the optimizer of depth.
@@ -49,7 +50,7 @@ def time_kinds(args: Namespace) -> dict[str, Any]:
 
 
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
-    train_with = partial(train, args, kind, depth.TUNING_SEED, args.minutes / 4)
+    train_with = partial(train, args, kind, depth.TUNING_SEED, args.minutes)
     return common.choose_rate(kind, train_with, depth.FIRST_RATE, args.fast)
 
 

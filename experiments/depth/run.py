@@ -34,7 +34,9 @@ READINGS = {
     "memory": {"mem_len": 128, "tgt_len": SEGMENT},
     "segments": {"mem_len": 0, "tgt_len": SEGMENT},
     "window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8},
+    "cached": {"mem_len": SEGMENT, "tgt_len": SEGMENT, "same_length": "mem_len"},
 }
+"""Ways to read; cached: a window that moves by a token, from keys and values that are kept."""
 # It needs no download.
 FAST = common.FAST | {"data.path": str(common.REPOSITORY / "CONTRIBUTING.md")}
 
@@ -75,7 +77,7 @@ def name_net(kind: str) -> str:
 
 
 def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
-    train_with = partial(train_kind, args, kind, TUNING_SEED, STEPS // 3)
+    train_with = partial(train_kind, args, kind, TUNING_SEED, STEPS)
     return common.choose_rate(kind, train_with, FIRST_RATE, args.fast)
 
 
@@ -85,7 +87,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     rate, seconds = records[f"rate {name_net(kind)}"]["rate"], records["pace"]["step_seconds"]
     longer = seconds["4, memory"] / seconds["4"] if "more updates" in kind else 1.0
     run = train_kind(args, kind, seed, round(STEPS * longer), rate)
-    ways = ["memory"] if "memory" in kind else ["segments", "window"]
+    ways = ["memory"] if "memory" in kind else ["segments", "window", "cached"]
     readings = {way: READINGS[way] for way in ways}
     bits = common.score_ways(args, run, readings, batch_size=ROWS)
     fields = {"kind": kind, "seed": seed, "rate": rate, "bits_per_byte": bits}

@@ -14,7 +14,7 @@ SIZES = Sizes(vocab="bytes", n_token=256, steps=1500)
 # The rates of configs/quickstart.yaml.
 MUON = {"model.optim": {"name": "muon", "lr": 6e-3, "muon_lr": 12e-3}}
 SEEDS = tuple(range(1, 11))
-READINGS = ("memory", "alone", "window")
+READINGS = ("memory", "alone", "window", "cached")
 SEGMENTS, PARTS = 1024, 3
 """Number of scored segments, and of parts of the test text; a seed uses one part."""
 ROWS_AT_ONCE = 32
@@ -24,7 +24,7 @@ def main() -> None:
     args = common.parse_args(__file__, __doc__, SEEDS)
     for seed in args.seeds:
         for reading in READINGS:
-            common.measure_once(args, f"{reading}/{seed}", measure_positions, seed, reading)
+            common.measure_seed(args, f"{reading}/{seed}", measure_positions, seed, reading)
 
 
 def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any]:
@@ -50,6 +50,8 @@ def nats_by_position(
     how = {"tgt_len": length, "mem_len": length if reading == "memory" else 0}
     if reading == "window":
         how = {"tgt_len": 1, "mem_len": 0, "ext_len": length - 1}
+    elif reading == "cached":
+        how |= {"mem_len": length, "same_length": "mem_len"}
     # With this warm-up, the first scored token of a row is the first of a segment.
     how |= {"batch_size": ROWS_AT_ONCE, "warmup_len": 3 * length + 1}
     return stream_nats(model, ids, **how).double().numpy().reshape(-1, length)

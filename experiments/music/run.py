@@ -31,7 +31,11 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
         "memory": {"tgt_len": SEGMENT},
         "zero memory": {"tgt_len": SEGMENT, "mem_len": 0},
     },
-    "alone": {"segments": {"tgt_len": SEGMENT}, "window": {"tgt_len": 8, "ext_len": SEGMENT - 8}},
+    "alone": {
+        "segments": {"tgt_len": SEGMENT},
+        "window": {"tgt_len": 8, "ext_len": SEGMENT - 8},
+        "cached": {"tgt_len": SEGMENT, "mem_len": SEGMENT, "same_length": "mem_len"},
+    },
 }
 """Ways of reading by kind."""
 

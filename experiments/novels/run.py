@@ -44,7 +44,7 @@ def main() -> None:
         for millions in args.millions[: 1 if args.fast else None]:
             for seed in args.seeds:
                 name = f"{kind} {millions:g} {seed}"
-                common.measure_once(args, name, measure, kind, millions, seed)
+                common.measure_seed(args, name, measure, kind, millions, seed)
 
 
 def measure(args: Namespace, kind: str, millions: float, seed: int) -> dict[str, Any]:
@@ -74,7 +74,9 @@ def choose_ways(kind: str, millions: float) -> dict[str, dict[str, Any]]:
     """Return the lengths of each way of reading."""
     ways: dict[str, dict[str, Any]] = {"segments": {"mem_len": 0, "tgt_len": SEGMENT}}
     if kind == "alone":
-        return ways | {"window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}}
+        window = {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}
+        cached = {"mem_len": SEGMENT, "tgt_len": SEGMENT, "same_length": "mem_len"}
+        return ways | {"window": window, "cached": cached}
     is_large = millions >= LARGE
     lengths = LENGTHS if is_large else (SEGMENT,)
     for name, more in WAYS.items() if is_large else [("plain", {})]:

@@ -16,6 +16,7 @@ READINGS: dict[str, dict[str, common.Options]] = {
     "alone": {
         "mem_len 0": {"mem_len": 0, "tgt_len": SEGMENT},
         "window": {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8},
+        "cached": {"mem_len": SEGMENT, "tgt_len": SEGMENT, "same_length": "mem_len"},
     },
 }
 """Ways to read the test text, by kind."""

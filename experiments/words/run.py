@@ -61,7 +61,7 @@ def measure_seeds(args: Namespace, kind: str, minutes: float) -> None:
     if kind.endswith("tuned"):
         common.measure_once(args, f"dropout {kind} {minutes:g}", choose_dropout, kind, minutes)
     for seed in args.seeds:
-        common.measure_once(args, f"{kind} {minutes:g} {seed}", measure, kind, minutes, seed)
+        common.measure_seed(args, f"{kind} {minutes:g} {seed}", measure, kind, minutes, seed)
 
 
 def time_steps(args: Namespace, optimizers: Sequence[str]) -> dict[str, Any]:
