@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from txl_lightning.checkpoints import LoadedCheckpoint
+from txl_lightning.commands.evaluate import find_id_options
 from txl_lightning.data import id_files
+from txl_lightning.data.id_files import IdOptions
 from txl_lightning.data.settings import DataConfig, find_kind
 from txl_lightning.errors import DataError
 
@@ -78,6 +81,132 @@ def test_ids_of_each_format_are_read_with_their_documents(open_ids, tmp_path, mo
         assert text.starts.tolist() == STARTS
         assert each.fingerprint == store.fingerprint
     assert (store.vocab.n_token, store.bytes_per_token("train")) == (1 + IDS.max(), None)
+
+
+MANY = np.random.default_rng(1).integers(0, 300, 4000)
+TEXT_LIKE = np.random.default_rng(2).zipf(1.3, 4000) % 50_257  # small ids are frequent
+LARGE = np.where(MANY < 20, MANY + 70_000, MANY)
+LLM_C = {"<u2": (20240520, 1), "<u4": (20240801, 7)}
+
+
+def save_llm_c(path: str, kind: str, ids: np.ndarray, **changes: int) -> None:
+    header = np.zeros(256, "<i4")
+    header[:3] = *LLM_C[kind], len(ids)
+    for place, value in changes.items():
+        header[int(place[1:])] = value
+    Path(path).write_bytes(header.tobytes() + ids.astype(kind).tobytes())
+
+
+@pytest.mark.parametrize("kind", LLM_C)
+def test_the_header_of_llm_c_gives_the_type_whatever_the_option_says(open_ids, kind):
+    ids = LARGE if kind == "<u4" else MANY
+    save_llm_c("a.bin", kind, ids)
+    for options in ({}, {"dtype": "uint32"}, {"dtype": "uint8"}):
+        assert open_ids("a.bin", **options).text("train").ids.tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"_1": 2}, "unknown header 20240520, version 2"),
+        ({"_0": 20240522}, "unknown header 20240522, version 1"),
+        ({"_2": 3999}, "truncated: 9,024 bytes; expected 9,022, as its header says"),
+    ],
+)
+def test_an_unknown_header_is_refused(open_ids, changes, message):
+    save_llm_c("a.bin", "<u2", MANY, **changes)
+    with pytest.raises(DataError, match=message):
+        open_ids("a.bin")
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids", "message"),
+    [
+        ("<u4", MANY, "int32 or uint32"),
+        ("<u4", LARGE, "int32 or uint32"),
+        ("<i4", np.where(MANY < 9, -100, MANY), "int32 or uint32"),
+        ("<i4", MANY[:200], "int32 or uint32"),
+        ("<i4", MANY % 4, "int32 or uint32"),
+        ("<i8", LARGE, "int64"),
+        ("<i8", MANY % 2, "int64"),
+        (">u4", LARGE, "32 or 64 bits, the highest byte first"),
+        (">i8", MANY, "32 or 64 bits, the highest byte first"),
+        (">u2", MANY, "16 bits, the highest byte first"),
+        (">u2", MANY % 4, "16 bits, the highest byte first"),
+        (">u2", TEXT_LIKE, "16 bits, the highest byte first"),
+        ("u1", MANY % 70, "uint8"),
+        ("u1", MANY % 4, "uint8"),
+        ("u1", MANY % 26 + 97, "a text"),
+    ],
+)
+def test_ids_that_do_not_say_their_type_and_look_like_another_are_refused(
+    open_ids, kind, ids, message
+):
+    ids.astype(kind).tofile("a.bin")
+    with pytest.raises(DataError) as error:
+        open_ids("a.bin")
+    expected = "expected uint16, or the type given as data.id_options.dtype, or a .npy"
+    assert str(error.value) == f"a.bin: invalid ids: it looks like {message}; {expected}"
+    if kind[0] != ">":
+        options = {"dtype": {"u1": "uint8", "<u4": "uint32", "<i4": "int32"}.get(kind, "int64")}
+        if ids.min() >= 0:
+            assert open_ids("a.bin", **options).text("train").ids.tolist() == ids.tolist()
+        assert open_ids("a.bin", dtype="uint16").vocab.n_token > 1
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        IDS, MANY, MANY % 4, MANY % 2, MANY % 2 * 300, MANY[:20], MANY[:20] % 4, (MANY < 3) * 300,
+        TEXT_LIKE, np.full(4000, 256), np.zeros(4000, int), np.arange(4000) % 50_257,
+        np.random.default_rng(3).integers(0, 50_257, 4000), np.where(MANY < 9, 50_256, MANY % 4),
+        np.stack([MANY[:2000] % 128, 128 + MANY[2000:] % 64], axis=1).ravel(),
+    ],
+)  # fmt: skip
+def test_small_frequent_and_rare_ids_of_16_bits_are_read(open_ids, ids):
+    ids.astype("<u2").tofile("a.bin")
+    assert open_ids("a.bin").text("train").ids.tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize("mark", [b"LITPKDS\0", b"PK\3\4", b"\x93NUMPY\1\0", b"\x1f\x8b\x08\0"])
+def test_a_file_of_another_format_is_refused_by_its_mark(open_ids, mark):
+    Path("a.bin").write_bytes(mark + MANY.astype("<u2").tobytes())
+    with pytest.raises(DataError, match=r"a.bin: invalid ids: it looks like a"):
+        open_ids("a.bin")
+
+
+def test_an_assumed_type_must_hold_all_ids_of_the_vocabulary(open_ids):
+    MANY.astype("<u2").tofile("a.bin")
+    with pytest.raises(DataError, match=r"a.bin: a vocabulary of 100,000 needs a larger type"):
+        open_ids("a.bin", n_token=100_000)
+    open_ids("a.bin", n_token=65_536)
+    assert open_ids("a.bin", n_token=100_000, dtype="uint16").vocab.n_token == 100_000
+
+
+def test_ids_that_are_far_too_large_are_refused(open_ids):
+    MANY.astype("<u2").tofile("a.bin")
+    with pytest.raises(DataError, match=r"expected ids below 16,777,216; set data.id_options"):
+        open_ids("a.bin", dtype="uint32")
+
+
+def test_evaluation_reads_other_ids_as_those_of_training(accepted, small, tmp_path):
+    ids = IDS % 50
+    for name in ("a.bin", "b.bin"):
+        ids.astype("<u4").tofile(tmp_path / name)
+    options = ("--id_options.dtype=uint32", "--id_options.separator=9")
+    accepted("prepare", "a.bin", "--out=store", *options)
+    accepted("fit", *small[:-1], "--trainer.max_steps=1", "--data.store=store")
+    record = json.loads(accepted("evaluate", "runs/version_0", "--path=b.bin").out)
+    # The first token of each document is not scored.
+    n_start = 1 + np.count_nonzero(ids[:-1] == 9)
+    assert (record["tokens"], record["tokens_scored"]) == (len(ids), len(ids) - n_start)
+
+
+def test_the_settings_of_a_run_say_how_the_ids_of_an_older_checkpoint_were_read(write_files):
+    settings = b"data: {ids: a.bin, id_options: {dtype: uint32, separator: 9, starts: a.npy}}"
+    folder = write_files({"config.yaml": settings, "run.json": b"{}", "checkpoints/a.ckpt": b""})
+    checkpoint = LoadedCheckpoint(folder / "checkpoints" / "a.ckpt", "", {})
+    assert find_id_options(checkpoint) == IdOptions("uint32", separator=9)
 
 
 def test_documents_end_with_the_separator(open_ids, tmp_path, monkeypatch):

@@ -12,7 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from ..checkpoints import LoadedCheckpoint
+from ..checkpoints.loading import GIVE_TEXT, load_data_settings
 from ..data.corpora import CORPORA
+from ..data.id_files import IdOptions
 from ..data.settings import DataConfig, find_kind
 from ..data.store import EvalText
 from ..data.tokens import Text
@@ -52,7 +54,7 @@ def evaluate_command(
         protocol: How the text is read: segments, single-pass, sliding-window, or as published:
             paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
         path: A file, a folder or tar of documents, or - for the standard input (copied to $TMPDIR);
-            ids (.npy, .bin, .ds), or a store; left out, the text of the training.
+            ids (.npy, .bin, .ds; as in training), or a store; left out, the text of the training.
         corpus: A corpus by name, instead of path.
         split: Part of the text; all of your own text is test, unless names of files in it differ.
         document_unit: Unit of path or corpus that is read without context from before it.
@@ -104,6 +106,7 @@ def open_text(
         require(document_unit is None, "document_unit", document_unit, "path or corpus given")
         return EvalText.from_store(*checkpoint.open_text(data_dir), split)
     config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
+    config = replace(config, id_options=find_id_options(checkpoint)) if config.ids else config
     text = config.encode_split(split, vocab, Path(folder))
     return replace(text, name=path or text.name)
 
@@ -118,6 +121,14 @@ def make_limit(adapt: str | None, seconds: float | None, tokens: int | None) -> 
     return (
         Limit(SECONDS if seconds is None else seconds) if tokens is None else Limit(tokens=tokens)
     )
+
+
+def find_id_options(checkpoint: LoadedCheckpoint) -> IdOptions:
+    """Return how the ids of training were read: the type of a .bin, and the separator."""
+    used = checkpoint.saved.get("CorpusDataModule", {}).get("ids")
+    # Checkpoints of earlier releases do not have them; nor does a folder of convert.
+    used = used or load_data_settings(checkpoint.path, GIVE_TEXT).get("id_options") or {}
+    return IdOptions(dtype=used.get("dtype"), separator=used.get("separator"))
 
 
 def adapt_protocol(

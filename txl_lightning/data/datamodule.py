@@ -198,7 +198,10 @@ class CorpusDataModule(LightningDataModule):
         return segment.pin_memory() if on_gpu else segment
 
     def state_dict(self) -> dict[str, Any]:
-        return {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
+        state = {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
+        # How ids were read, for other files of ids.
+        ids = getattr(self.store, "manifest", {}).get("ids")
+        return state | ({"ids": ids} if ids else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raise a DataError for a checkpoint of another text or vocabulary, unless allowed."""

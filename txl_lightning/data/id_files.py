@@ -1,4 +1,5 @@
-"""Token ids written by other programs: .npy, flat .bin, Megatron's .bin and .idx, datatrove's .ds.
+"""Token ids written by other programs: .npy, .bin of nanoGPT and llm.c, Megatron's .bin and .idx,
+datatrove's .ds.
 
 Ids are read as they are; a document begins where an index or an array of positions says, or after
 a separator.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -31,7 +32,8 @@ class IdOptions:
     """Options for reading files of ids."""
 
     dtype: IdType | None = None
-    """Type of the ids in a .bin without an .idx; default uint16, as nanoGPT writes."""
+    """Type of the ids in a .bin that does not say it; default uint16, as nanoGPT writes. Ids that
+    look like another type are then refused."""
     starts: str | list[str] | None = None
     """The .npy with the positions where documents begin; of three files, three."""
     separator: int | None = None
@@ -55,6 +57,7 @@ class IdSlice:
     high: int
     starts: ndarray = field(repr=False)  # positions in the file where documents begin
     separator: int | None = None  # id that ends each document
+    is_assumed: bool = False  # neither the file nor an option says its type
 
     @property
     def array(self) -> ndarray:
@@ -93,7 +96,11 @@ class IdSlice:
         return np.union1d(starts, ends + max(low, 1))
 
     def read_pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
-        """Yield ids, and where documents begin among them; DataError for unknown ids."""
+        """Yield ids, and where documents begin among them; DataError for unknown ids, or an
+        assumed type that is too small for the vocabulary."""
+        if self.is_assumed and vocab.n_token > 1 + np.iinfo(self.dtype).max:
+            size = f"a vocabulary of {vocab.n_token:,} needs a larger type than {self.dtype.name}"
+            raise DataError(f"{self.path}: {size}; set data.id_options.dtype")
         for low, high in self.list_windows(self.low):
             ids = self.array[low:high]
             lowest, highest = int(ids.min()), int(ids.max())
@@ -137,40 +144,53 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     """Return the ids of a file; DataError if it is truncated or its index does not fit it."""
     if path.suffix not in SUFFIXES:
         raise DataError(f"data.ids: invalid {path}; expected a file {', '.join(SUFFIXES)}")
+    layout = read_layout(path, options)
     n_byte = path.stat().st_size
-    offset = 0
-    positions = NO_STARTS
-    if path.suffix == ".npy":
-        array = open_array(path)
-        dtype = array.dtype
-        offset = array.offset
-        n_id = len(array)
-    else:
-        dtype, n_id, positions = read_layout(path, options)
-        if n_byte != n_id * dtype.itemsize:
-            expected = f"expected {n_id * dtype.itemsize:,} of {dtype}"
-            raise DataError(f"{path}: truncated: {n_byte:,} bytes; {expected}")
+    expected = layout.offset + layout.n_id * layout.dtype.itemsize
+    if n_byte != expected:
+        ids = f"{expected:,} of {layout.dtype.name}"
+        raise DataError(f"{path}: truncated: {n_byte:,} bytes; expected {ids}")
+    positions = layout.starts
     if starts is not None:
         positions = np.asarray(open_array(starts), np.int64)
     is_ordered = not (np.diff(positions, prepend=0) < 0).any()
-    if not is_ordered or positions.max(initial=0) > n_id:
-        wanted = f"expected positions from 0 to {n_id:,}, in order"
+    if not is_ordered or positions.max(initial=0) > layout.n_id:
+        wanted = f"expected positions from 0 to {layout.n_id:,}, in order"
         raise DataError(f"{starts or path}: invalid starts of documents; {wanted}")
-    return IdSlice(path, dtype, offset, 0, n_id, positions, options.separator)
+    where = layout.offset, 0, layout.n_id
+    return IdSlice(path, layout.dtype, *where, positions, options.separator, layout.is_assumed)
 
 
-def read_layout(path: Path, options: IdOptions) -> tuple[np.dtype, int, ndarray]:
-    """Return the type and number of ids in a .bin or .ds, and the positions of documents."""
+class Layout(NamedTuple):
+    """What a file says of its ids."""
+
+    dtype: np.dtype
+    n_id: int
+    starts: ndarray = NO_STARTS
+    offset: int = 0
+    is_assumed: bool = False
+
+
+def read_layout(path: Path, options: IdOptions) -> Layout:
+    """Return the layout of a file of ids; the options give what it does not say."""
+    if path.suffix == ".npy":
+        array = open_array(path)
+        return Layout(array.dtype, len(array), offset=array.offset)
     n_byte = path.stat().st_size
     index = path.with_suffix(".idx")
     if path.suffix == ".ds":
         ends = np.fromfile(path.with_name(f"{path.name}.index"), "<u8").astype(np.int64)
         n_id = int(ends[-1]) if len(ends) else 0
-        return np.dtype("<u4" if n_byte == 4 * n_id else "<u2"), n_id, np.append(0, ends[:-1])
+        dtype = np.dtype("<u4" if n_byte == 4 * n_id else "<u2")
+        return Layout(dtype, n_id, np.append(0, ends[:-1]))
     if index.is_file():
-        return load_megatron_index(index)
-    dtype = np.dtype(options.dtype or "uint16")
-    return dtype, n_byte // dtype.itemsize, NO_STARTS
+        return Layout(*load_megatron_index(index))
+    # Only a .bin without an index needs it.
+    from .id_types import find_type
+
+    dtype, offset, is_assumed = find_type(path, options.dtype)
+    n_id = (n_byte - offset) // dtype.itemsize
+    return Layout(dtype, n_id, offset=offset, is_assumed=is_assumed)
 
 
 def open_array(path: Path) -> np.memmap:
@@ -179,6 +199,8 @@ def open_array(path: Path) -> np.memmap:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise DataError(f"{path}: damaged, or not a .npy ({error})") from error
+    if not isinstance(array, ndarray):
+        raise DataError(f"{path}: invalid archive of arrays; expected one .npy")
     if array.ndim != 1 or array.dtype.kind not in "iu":
         shape = f"{array.dtype} of shape {[*array.shape]}"
         raise DataError(f"{path}: invalid {shape}; expected whole numbers in one dimension")

@@ -25,7 +25,7 @@ from .id_files import IDS, IdOptions, IdSlice
 from .store import Store, build_store
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
 from .vocab.base import BUILT_IN, Ids, Piece, Vocabulary, build_vocabulary, load_vocabulary
-from .vocab.subwords import SubwordOptions
+from .vocab.subwords import LARGEST, SubwordOptions
 from .vocab.words import WordOptions
 
 # Part of the name of a prepared folder: increment it when the same text gives other ids or files.
@@ -93,8 +93,11 @@ class Recipe:
 
     def make_vocabulary(self) -> Vocabulary:
         if self.vocab == IDS:
-            highest = (part.find_highest() for part in self.slices)
-            return Ids(self.id_options.n_token or 1 + max(highest, default=0))
+            highest = max((part.find_highest() for part in self.slices), default=0)
+            fix = f"expected ids below {LARGEST:,}; set data.id_options.dtype to their type"
+            if highest >= LARGEST:
+                raise DataError(f"data.ids: invalid id {highest:,}; {fix}")
+            return Ids(self.id_options.n_token or 1 + highest)
         names = BUILT_IN.get(self.vocab, ("train",))
         slices = [part for name in names for part in self.splits[name]]
         return build_vocabulary(self.vocab, slices, self.words, self.subwords)
