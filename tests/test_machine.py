@@ -32,3 +32,14 @@ def test_git_is_asked_once_for_all_pages_of_a_run(tmp_path, monkeypatch):
     known = machine.commit()
     monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
     assert machine.commit() == known
+
+
+def test_instructions_are_the_known_flags_of_the_first_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
+    assert machine.list_instructions() == ""
+    text = "model name\t: A CPU\nflags\t\t: fpu avx2 avx512f amx_bf16\nvmx flags\t: bf16\n"
+    machine.CPU_INFO.write_text(text + text.replace("avx2", ""))
+    assert machine.list_instructions() == "avx2 avx512f amx_bf16"
+    assert machine.cpu_name() == "A CPU"
+    machine.CPU_INFO.write_text("Features\t: fp asimd bf16\n")
+    assert machine.list_instructions() == "asimd bf16"

@@ -16,6 +16,9 @@ import torch
 from . import __version__
 
 REPOSITORY = Path(__file__).parents[1]
+CPU_INFO = Path("/proc/cpuinfo")
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
+"""Flags of a CPU on which the products of torch depend, and so the last digits of results."""
 
 
 def peak_memory(device: torch.device) -> int:
@@ -29,7 +32,8 @@ def peak_memory(device: torch.device) -> int:
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return time, commit, versions and machine of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    machine = {"device": name, "cpu": cpu_name(), "threads": torch.get_num_threads()}
+    machine = {"device": name, "cpu": cpu_name(), "instructions": list_instructions()}
+    machine["threads"] = torch.get_num_threads()
     machine |= {"load": os.getloadavg()[0], "torch": torch.__version__}
     machine["python"] = platform.python_version()
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -37,9 +41,20 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    cpus = Path("/proc/cpuinfo")
-    match = re.search(r"^model name\s*: (.+)", cpus.read_text(), re.M) if cpus.exists() else None
-    return match[1] if match else platform.processor() or platform.machine()
+    return find_cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def list_instructions() -> str:
+    """Return those of INSTRUCTIONS that the CPU has, as "avx2 avx512f"; "" where none is known."""
+    flags = find_cpu_info("flags|Features").split()
+    return " ".join(name for name in INSTRUCTIONS if name in flags)
+
+
+def find_cpu_info(field: str) -> str:
+    """Return a field of Linux's description of the first CPU; "" where there is none."""
+    text = CPU_INFO.read_text() if CPU_INFO.exists() else ""
+    match = re.search(rf"^(?:{field})\s*: (.+)", text, re.M)
+    return match[1] if match else ""
 
 
 @cache
