@@ -8,6 +8,7 @@ from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, Text, TextOrder
 from txl_lightning.data.tokens import VarlenLengths as Varlen
+from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
 from txl_lightning.evaluation.scoring import score_text
 from txl_lightning.model import CachedReader, EvalLengths
@@ -139,6 +140,17 @@ def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
     protocol = Protocol(batch_size=4, **make_window_lengths(30))
     nats_by_position(make_net(), Text(np.arange(40) % 11), protocol)
     assert len(computed) == 10
+
+
+@pytest.mark.parametrize("n_fetched", [2, 3, 16])
+def test_nats_that_are_fetched_together_keep_their_positions(make_net, monkeypatch, n_fetched):
+    # Of warm-ups none are scored, and the last segment is short: groups of 0, 7 and 4 tokens.
+    net, text = make_net(), Text(random_ids(61))
+    protocol = Protocol(batch_size=2, tgt_len=7, warmup_len=10)
+    expected = nats_by_position(net, text, protocol)
+    monkeypatch.setattr(scoring, "count_fetched", lambda _: n_fetched)
+    actual = nats_by_position(net, text, protocol)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_text_is_read_as_far_as_it_is_scored_and_the_models_mode_is_restored(make_net):

@@ -11,6 +11,7 @@ the number of all; or, with --count, a line for each of two published networks, 
 import json
 import sys
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -25,9 +26,11 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from txl_lightning.model import TransformerXL, TransformerXLConfig
-from txl_lightning.model.inference import CachedReader
+from txl_lightning.data.stream import Segment
+from txl_lightning.evaluation.scoring import score_targets
+from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig, make_reader
 from txl_lightning.model.kernels import sdpa
+from txl_lightning.model.reading import read_segment
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
 BASE = TransformerXLConfig(
@@ -160,6 +163,47 @@ def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dty
         assert nats_BL.device.type == "cuda"
 
 
+def take_own_steps(weights: torch.dtype, amp: torch.dtype | None) -> None:
+    """Train and evaluate a network of one's own, without and with states."""
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    numbers_K = torch.arange(TARGETS_BL.numel())
+    with mode, torch.autograd.set_multithreading_enabled(False):
+        with torch.device("cuda:0"):
+            torch.set_default_dtype(weights)
+            own = read_own_config()(n_token=32, width=8).build().train()
+            derived = OwnLoss(BASE).eval()
+            torch.set_default_dtype(torch.float32)
+            tokens_BL = torch.zeros(3, 8, dtype=torch.long)
+        with use_autocast(amp):
+            nats_BL, _ = own.loss(tokens_BL, tokens_BL)
+        torch.autograd.grad(nats_BL.sum(), list(own.parameters()))
+        segment = Segment(tokens_BL, tokens_BL, tokens_BL, 0, 24.0)
+        for net in (own.eval(), derived):
+            reader = make_reader(net)
+            memory = reader.empty_memory(3)
+            for _ in range(2):
+                with torch.no_grad(), use_autocast(amp):
+                    inputs = segment, memory, numbers_K, TARGETS_BL.flatten()
+                    nats_K, memory = score_targets(reader, *inputs)
+                    h_BLD, _ = read_segment(reader, segment, memory)
+                    nats_BL = reader.head.nats(h_BLD, TARGETS_BL)
+                assert (nats_K.device.type, nats_BL.device.type) == ("cuda", "cuda")
+
+
+def read_own_config() -> Any:
+    """Return the config of the network on the page for networks of one's own."""
+    page = (PAPER.parents[1] / "docs" / "own_network.md").read_text()
+    module = types.ModuleType("my_package")
+    sys.modules[module.__name__] = module
+    exec(page.split("```python\n")[1].split("```")[0], vars(module))
+    return module.MyConfig
+
+
+class OwnLoss(TransformerXL):
+    def loss(self, *inputs: Any) -> Any:
+        return super().loss(*inputs)
+
+
 def list_configs() -> Iterator[TransformerXLConfig]:
     for kernel in KERNELS:
         for scheme in SCHEMES if kernel == "sdpa" else SCHEMES[:1]:
@@ -192,6 +236,11 @@ def main() -> None:
             except Exception:
                 row = {"precision": name, "config": str(config), "error": traceback.format_exc()}
                 print(json.dumps(row))
+        count += 1
+        try:
+            take_own_steps(*precision)
+        except Exception:
+            print(json.dumps({"precision": name, "error": traceback.format_exc()}))
     print(count)
 
 

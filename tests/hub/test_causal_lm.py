@@ -646,3 +646,15 @@ def test_prompts_padded_as_the_page_says_are_continued_like_each_alone(
         prompt = torch.tensor([*text.encode()])
         expected = txl_lightning.generate(model.net, prompt, 50, temperature=0)
         assert row[-50:].tolist() == expected.tolist()
+
+
+def test_hooks_act_with_and_without_gradients(load):
+    _, model = load()
+    ids = random_ids(2, 6)
+    before = model(ids).logits.detach()
+    model.net.layers[0].attention.register_forward_hook(lambda module, inputs, output: output * 0)
+    expected = model(ids).logits.detach()
+    with torch.no_grad():
+        actual = model(ids).logits
+    assert not torch.allclose(expected, before)
+    torch.testing.assert_close(actual, expected)

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from ..model import EvalLengths, Network, eval_mode, find_device, make_reader
+from ..model import (
+    EvalLengths,
+    Network,
+    eval_mode,
+    find_device,
+    find_network,
+    is_absolute,
+    make_reader,
+)
 from ..tables import Rows
 
 Nats = Mapping[str, np.ndarray]  # nats_CP of each model by its name
@@ -96,9 +104,10 @@ def score_context(
     segments; None keeps the whole window, and tgt_len then has no effect. The first `unrelated`
     tokens of each window are replaced by those half the text away.
     """
+    model = find_network(model)
     # Absolute positions depend on the segment; for relative ones, segments do not matter if the
     # whole window is visible.
-    at_once = mem_len is None and getattr(model.config, "is_absolute", False)
+    at_once = mem_len is None and is_absolute(model)
     segment = context if at_once else min(context, tgt_len)
     mem_len = context if mem_len is None else mem_len
     n_score = getattr(model.config, "n_head", 1) * segment * (segment + mem_len)

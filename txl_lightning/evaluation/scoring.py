@@ -15,12 +15,22 @@ import torch
 from torch import Tensor
 
 from ..data.store import EvalText
-from ..data.stream import IGNORED, Stream
+from ..data.stream import IGNORED, Segment, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import EvalSameLength, Network, eval_mode, find_device
+from ..model import (
+    CachedReader,
+    EvalSameLength,
+    Network,
+    Reader,
+    TransformerXL,
+    eval_mode,
+    find_device,
+    find_network,
+)
 from ..model.adaptation import USUAL, Adaptation, AdaptedReader, make_adapted_reader
+from ..model.contract import AnyMemory
 from ..model.reading import read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
@@ -44,18 +54,23 @@ class TokenNats(NamedTuple):
 def score_text(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield every scored token of a text, a segment at a time, with the model in eval mode."""
     parts = score_segments(model, tokens, protocol)
-    device = find_device(model)
+    device = find_device(find_network(model))
     # Nats are fetched together, because that waits for a GPU.
-    while group := list(islice(parts, 1 if device.type == "cpu" else FETCHED)):
+    while group := list(islice(parts, count_fetched(device))):
         nats_K = torch.cat([part.nats_K for part in group]).cpu()
         counts = [len(part.nats_K) for part in group]
         for part, part_K in zip(group, nats_K.split(counts), strict=True):
             yield TokenNats(part.position_K, part_K)
 
 
+def count_fetched(device: torch.device) -> int:
+    return 1 if device.type == "cpu" else FETCHED
+
+
 @torch.inference_mode()
 def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield the scored tokens of each segment, if any, with their nats on the model's device."""
+    model = find_network(model)
     stream = protocol.stream(tokens)
     device = find_device(model)
     reader = make_adapted_reader(model, protocol)
@@ -64,29 +79,39 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
     dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
     none_K = torch.zeros(0, dtype=dtype, device=device)
     has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0 and not protocol.adapts
-    with eval_mode(model):
-        for index in range(len(stream)):
-            segment = stream.segment(index)
-            scored_BL = segment.targets_BL != IGNORED
-            # Segments before the first scored window have no effect without memory.
-            if has_no_memory and not scored_BL.any():
-                yield TokenNats(np.zeros(0, np.int64), none_K)
-                continue
-            # The host knows which tokens are scored.
-            index_K = scored_BL.flatten().nonzero()[:, 0]
-            target_K = segment.targets_BL[scored_BL]
-            on_device_K = index_K.to(device, non_blocking=True)
-            if isinstance(reader, AdaptedReader):
-                nats_BL, memory = score_segment(reader, segment.to(device), memory)
-                nats_K = nats_BL.flatten()[on_device_K]
-            else:
-                h_BLD, memory = read_segment(reader, segment.to(device), memory)
-                # A warm-up needs no logits.
-                nats_K = reader.head.nats(h_BLD.flatten(0, 1)[on_device_K], target_K)
-            _, _, stop = stream.lengths.find_bounds(stream.n_target, index)
-            column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
-            position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
-            yield TokenNats(position_BL[scored_BL.numpy()], nats_K)
+    for index in range(len(stream)):
+        segment = stream.segment(index)
+        scored_BL = segment.targets_BL != IGNORED
+        # Segments before the first scored window have no effect without memory.
+        if has_no_memory and not scored_BL.any():
+            yield TokenNats(np.zeros(0, np.int64), none_K)
+            continue
+        # The host knows which tokens are scored.
+        index_K = scored_BL.flatten().nonzero()[:, 0]
+        inputs = segment.to(device), memory, index_K, segment.targets_BL[scored_BL]
+        with eval_mode(model):
+            nats_K, memory = score_targets(reader, *inputs)
+        _, _, stop = stream.lengths.find_bounds(stream.n_target, index)
+        column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
+        position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
+        yield TokenNats(position_BL[scored_BL.numpy()], nats_K)
+
+
+def score_targets(
+    reader: Reader | AdaptedReader,
+    segment: Segment,
+    memory: AnyMemory,
+    index_K: Tensor,
+    target_K: Tensor,
+) -> tuple[Tensor, AnyMemory]:
+    """Return the nats of a segment's scored targets, nats_K, and the memory for the next one."""
+    index_K = index_K.to(segment.tokens_BL.device, non_blocking=True)
+    if not isinstance(reader, CachedReader | TransformerXL):
+        nats_BL, memory = score_segment(reader, segment, memory)
+        return nats_BL.flatten()[index_K], memory
+    h_BLD, memory = read_segment(reader, segment, memory)
+    # A warm-up needs no logits.
+    return reader.head.nats(h_BLD.flatten(0, 1)[index_K], target_K), memory
 
 
 def stream_nats(
@@ -117,6 +142,7 @@ def stream_nats(
     Raises:
         ValueError: an invalid length or id, or fewer than two tokens for each row.
     """
+    model = find_network(model)
     lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}
     lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
     lengths |= adaptation.given
@@ -196,6 +222,7 @@ def evaluate(
         ValueError: an invalid length, or a text without scored tokens.
         NonFiniteError: nats that are not finite.
     """
+    model = find_network(model)
     stream = protocol.stream(text.tokens)
     n_byte = 0.0
     n_cold = 0

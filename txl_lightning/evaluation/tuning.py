@@ -15,7 +15,7 @@ from torch import Tensor
 from ..data.stream import IGNORED
 from ..data.tokens import Tokens
 from ..errors import require, require_positive
-from ..model import Network, eval_mode, find_device
+from ..model import Network, eval_mode, find_device, find_network
 from ..model.adaptation import AdaptedReader, is_trainable
 from ..model.contract import has_states
 from ..model.reading import read_segment
@@ -83,6 +83,7 @@ def choose_adaptation(model: Network, tokens: Tokens, protocol: Protocol, limit:
     Of several rows, of a text in one segment, and with packed weights, the rate is 0. Where no
     weight of a cache helps, there is none, unless its length is given.
     """
+    model = find_network(model)
     usual = {"cache_len": CACHE_LEN if has_states(model) else 0}
     if protocol.batch_size > 1 or protocol.tgt_len is None or not is_trainable(model):
         usual["rate"] = 0.0
@@ -152,17 +153,17 @@ def read_caches(
     device = find_device(model)
     reader = AdaptedReader(model, replace(way, rate=0.0))
     memory = reader.empty_memory(way.batch_size, way.lengths)
-    with eval_mode(model):
-        for segment in stream:
-            is_scored_BL = segment.targets_BL != IGNORED
-            segment = segment.to(device)
-            place = segment.targets_BL, segment.doc_pos_BL
+    for segment in stream:
+        is_scored_BL = segment.targets_BL != IGNORED
+        segment = segment.to(device)
+        place = segment.targets_BL, segment.doc_pos_BL
+        with eval_mode(model):
             h_BLD, memory = read_segment(reader, segment, memory)
             nats_BL = reader.head.nats(h_BLD, segment.choose_targets(reader.head))
-            caches = [replace(memory.cache, theta=theta).score(*place) for theta in thetas]
-            is_seen_BL = memory.cache.find_seeing(segment.new_len, segment.doc_pos_BL)
-            parts = nats_BL, torch.stack(caches), is_seen_BL
-            yield [part.cpu()[..., is_scored_BL] for part in parts]
+        caches = [replace(memory.cache, theta=theta).score(*place) for theta in thetas]
+        is_seen_BL = memory.cache.find_seeing(segment.new_len, segment.doc_pos_BL)
+        parts = nats_BL, torch.stack(caches), is_seen_BL
+        yield [part.cpu()[..., is_scored_BL] for part in parts]
 
 
 def choose_rate(
@@ -193,9 +194,7 @@ def read_in_turns(
     model: Network, tokens: Tokens, ways: Sequence[Protocol]
 ) -> Iterator[list[Tensor]]:
     """Yield nats_K of the same tokens in each way, a segment at a time."""
-    # Each way restores the mode that it found, which another way may have set.
-    with eval_mode(model):
-        for parts in zip(*(score_text(model, tokens, way) for way in ways), strict=True):
-            places = [part.position_K for part in parts]
-            assert all(np.array_equal(places[0], place) for place in places)
-            yield [part.nats_K for part in parts]
+    for parts in zip(*(score_text(model, tokens, way) for way in ways), strict=True):
+        places = [part.position_K for part in parts]
+        assert all(np.array_equal(places[0], place) for place in places)
+        yield [part.nats_K for part in parts]

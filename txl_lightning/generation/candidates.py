@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import NonFiniteError, require, require_positive
-from ..model import Network, Reader, eval_mode
+from ..model import Network, Reader, eval_mode, find_network
 from ..model.adaptation import Adaptation, AdaptedReader, make_adapted_reader
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
@@ -50,7 +50,7 @@ def score(
         ValueError: an empty context, a text without vocab, or a network without a memory.
         NonFiniteError: nats that are not finite.
     """
-    net = getattr(model, "net", model)
+    net = find_network(model)
     groups = dict[tuple[int, ...], list[int]]()
     each = [contexts] * len(continuations) if is_one(contexts) else contexts
     expected = f"{len(continuations)}, one for each continuation"
@@ -78,6 +78,7 @@ def start_scoring(
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
     """Return the state before a context is read; ValueError if the memory cannot replace it."""
+    model = find_network(model)
     reason = find_missing_memory(model, mem_len)
     require(reason is None, "mem_len", mem_len, f"a network that has a memory, but {reason}")
     return start_decoding(model, [context_L], mem_len, adaptation=adaptation)
@@ -97,13 +98,14 @@ def score_candidates(
     state, and never from candidates.
     """
     require_positive(batch_size=batch_size)
+    model = model if isinstance(model, AdaptedReader) else find_network(model)
     ids = torch.cat([torch.zeros(1).long(), *candidates])
     last = model.config.n_token - 1
     low, high = int(ids.min()), int(ids.max())
     require(low >= 0 and high <= last, "candidates", f"ids from {low} to {high}", f"0 to {last}")
     reader = make_adapted_reader(model, state.adaptation)
     nats = list[Tensor]()
-    with eval_mode(getattr(model, "net", model)):
+    with eval_mode(model.net if isinstance(model, AdaptedReader) else model):
         # The last token is read with the candidates: it predicts the first token of each.
         if state.n_read < len(state) - 1:
             learns = isinstance(reader, AdaptedReader) and reader.use.rate

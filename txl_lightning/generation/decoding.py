@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require, suggest_key
-from ..model import Network, accumulator_dtype, eval_mode
+from ..model import Network, accumulator_dtype, eval_mode, find_network
 from ..model.adaptation import Adaptation, make_adapted_reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
@@ -108,7 +108,7 @@ def generate(
         ValueError: an empty prompt, a text without vocab, an invalid number, or an unknown name.
     """
     refuse_unknown_names(sampling)
-    net = getattr(model, "net", model)
+    net = find_network(model)
     require_no_steps(adaptation)
     prompts = [prompt] if is_one(prompt) else prompt
     ids = [encode_prompt(each, vocab) for each in prompts]
@@ -138,15 +138,17 @@ def decode_steps(
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     require_no_steps(state.adaptation)
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
-    reader = make_adapted_reader(model, state.adaptation)
-    with eval_mode(model):
-        for _ in range(max_new_tokens):
+    net = find_network(model)
+    reader = make_adapted_reader(net, state.adaptation)
+    for _ in range(max_new_tokens):
+        # Between two tokens, the model has its own mode.
+        with eval_mode(net):
             logits_BV, state = advance(reader, state)
-            recent_BW = state.recent_tokens(sampling.penalty_window)
-            quantile_B = draw_quantiles(seed, state.length_B)
-            token_B = sampling.choose_tokens(logits_BV, recent_BW, quantile_B)
-            state = state.append_tokens(token_B[:, None])
-            yield state
+        recent_BW = state.recent_tokens(sampling.penalty_window)
+        quantile_B = draw_quantiles(seed, state.length_B)
+        token_B = sampling.choose_tokens(logits_BV, recent_BW, quantile_B)
+        state = state.append_tokens(token_B[:, None])
+        yield state
 
 
 def require_no_steps(adaptation: Adaptation) -> None:

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError, require
-from ..model import EvalLengths, Network, Reader, find_device
+from ..model import (
+    EvalLengths,
+    KeyValueCache,
+    Network,
+    Reader,
+    find_device,
+    find_network,
+    is_absolute,
+)
 from ..model.adaptation import (
     Adaptation,
     AdaptedMemory,
@@ -21,7 +29,6 @@ from ..model.adaptation import (
     prefix_names,
     select_names,
 )
-from ..model.config import is_transformer_xl
 from ..model.contract import AnyMemory
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
@@ -101,7 +108,7 @@ class DecodingState:
 
 def find_missing_memory(model: Network, mem_len: int | None) -> str | None:
     """Return why tokens must be read again with each new one, or None if memory suffices."""
-    if getattr(model.config, "is_absolute", False):
+    if is_absolute(model):
         return "positions are absolute"
     is_empty = EvalLengths(mem_len).resolve(model.config).mem_len == 0
     return "mem_len is 0" if is_empty else None
@@ -115,6 +122,7 @@ def start_decoding(
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
     """Return the state before any token of the prompts is read."""
+    model = find_network(model)
     require(len(prompts) > 0, "prompts", "none", "at least one")
     lengths = [len(prompt_L) for prompt_L in prompts]
     require(min(lengths) > 0, "prompt", "empty prompt", "at least one token")
@@ -165,7 +173,9 @@ def read_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[Tensor,
 
 def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
     """Return the number of first tokens that cannot affect the last one through any memory."""
-    if not is_transformer_xl(net) or net.config.memory_source == "same_layer":
+    memory = state.memory.memory if isinstance(state.memory, AdaptedMemory) else state.memory
+    # Other memories may hold more of a text than a few states of each layer below.
+    if not isinstance(memory, KeyValueCache):
         return 0
     # Each layer extends the context by its memory and the segment after it.
     visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)

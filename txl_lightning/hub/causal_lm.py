@@ -23,9 +23,20 @@ from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import require
 from ..generation.state import SEGMENT_LEN, find_missing_memory
-from ..model import CachedReader, EvalLengths, Memory, TransformerXL, TransformerXLConfig
+from ..model import (
+    CachedReader,
+    EvalLengths,
+    HoldsNetwork,
+    KeyValueCache,
+    Reader,
+    TransformerXL,
+    TransformerXLConfig,
+    make_reader,
+)
 from ..model.config import CLASS, describe_config, require_transformer_xl
 from ..model.contract import AnyMemory
+from ..model.kernels.cached import Workspace
+from ..model.parts import is_training
 from ..runs.folder import KEY
 from .folder_options import (
     DOWNLOAD,
@@ -110,11 +121,20 @@ def require_cache(cache: Any, is_cached: bool) -> None:
     earlier = "None, or past_key_values of an earlier pass of this class"
     require(isinstance(cache, MemoryCache), "past_key_values", kind, earlier)
     expected = "None, or the memory of a pass with gradients, because this pass has gradients"
-    is_possible = is_cached or isinstance(cache.memory, Memory)
+    expected += ", or the network has hooks or parts of your own"
+    is_possible = is_cached or not isinstance(cache.memory, KeyValueCache)
     require(is_possible, "past_key_values", type(cache.memory).__name__, expected)
 
 
-class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin):
+def mean_nats(
+    reader: Reader, h_BLD: Tensor, labels_BL: Tensor, count: Tensor | int | None
+) -> Tensor:
+    targets_BL = labels_BL[:, 1:]
+    nats_BL = reader.head.nats(h_BLD[:, :-1], targets_BL)
+    return nats_BL.sum() / ((targets_BL != IGNORED).sum() if count is None else count)
+
+
+class TXLForCausalLM(HoldsNetwork, transformers.PreTrainedModel, transformers.GenerationMixin):
     """Transformer-XL, with its memory as the cache.
 
     In eval mode and without gradients, the memory has keys and values (`CachedReader`).
@@ -132,7 +152,7 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         # `Trainer` finds by it that the loss has no first label; a class name may not say so.
         self.loss_type = "ForCausalLM"
         self.net = TransformerXL(config.to_network()) if net is None else net
-        self.reader = CachedReader(self.net)
+        self.workspace = Workspace()
         self.vocab: Vocabulary | None = None
         self.post_init()
 
@@ -167,12 +187,12 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
             num_items_in_batch: divisor of the summed nats, as `Trainer` gives it.
         """
         batch_size, tgt_len = input_ids.shape
-        reader = self.net if torch.is_grad_enabled() or self.training else self.reader
+        reader = self.make_reader()
         cache = past_key_values
         if cache is None:
             lengths = EvalLengths(self.config.mem_len)
             cache = MemoryCache(reader.empty_memory(batch_size, lengths), 0)
-        require_cache(cache, reader is self.reader)
+        require_cache(cache, isinstance(reader, CachedReader))
         require_labels(labels, input_ids)
         doc_pos_BL = None
         if attention_mask is not None:
@@ -182,16 +202,18 @@ class TXLForCausalLM(transformers.PreTrainedModel, transformers.GenerationMixin)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         after = None if use_cache is False else MemoryCache(memory, cache.n_read + tgt_len)
         output = CausalLMOutputWithPast(
-            loss=None if labels is None else self.mean_nats(h_BLD, labels, num_items_in_batch),
-            logits=self.net.head(h_BLD[:, kept]),
+            loss=None if labels is None else mean_nats(reader, h_BLD, labels, num_items_in_batch),
+            logits=reader.head(h_BLD[:, kept]),
             past_key_values=after,
         )
         return output.to_tuple() if return_dict is False else output
 
-    def mean_nats(self, h_BLD: Tensor, labels_BL: Tensor, count: Tensor | int | None) -> Tensor:
-        targets_BL = labels_BL[:, 1:]
-        nats_BL = self.net.head.nats(h_BLD[:, :-1], targets_BL)
-        return nats_BL.sum() / ((targets_BL != IGNORED).sum() if count is None else count)
+    def make_reader(self) -> Reader:
+        is_constant = not (torch.is_grad_enabled() or is_training(self.net))
+        reader = make_reader(self.net, uses_cache=is_constant)
+        if isinstance(reader, CachedReader):
+            reader.workspace = self.workspace
+        return reader
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """Continue texts as transformers does, after a check of the mask, which it may drop."""

@@ -1,6 +1,6 @@
 """The network. Imports only torch, numpy and our lowest files."""
 
-from .config import EvalLengths, EvalSameLength, TransformerXLConfig
+from .config import EvalLengths, EvalSameLength, HoldsNetwork, TransformerXLConfig, find_network
 from .contract import Network, NetworkConfig
 from .inference import (
     CachedReader,
@@ -8,18 +8,18 @@ from .inference import (
     Reader,
     Weights,
     accumulator_dtype,
-    eval_mode,
     find_device,
     make_reader,
     pack_weights,
 )
 from .memory import Memory
+from .parts import eval_mode
 from .precision import has_bfloat16_units
-from .transformer_xl import TransformerXL
+from .transformer_xl import TransformerXL, is_absolute
 
 __all__ = [
-    "CachedReader", "EvalLengths", "EvalSameLength", "KeyValueCache", "Memory",
+    "CachedReader", "EvalLengths", "EvalSameLength", "HoldsNetwork", "KeyValueCache", "Memory",
     "Network", "NetworkConfig", "Reader", "TransformerXL", "TransformerXLConfig", "Weights",
-    "accumulator_dtype", "eval_mode", "find_device", "has_bfloat16_units", "make_reader",
-    "pack_weights",
+    "accumulator_dtype", "eval_mode", "find_device", "find_network", "has_bfloat16_units",
+    "is_absolute", "make_reader", "pack_weights",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import pairwise
@@ -264,6 +265,35 @@ def describe_config(config: NetworkConfig) -> dict[str, Any]:
     if kind is TransformerXLConfig:
         return values
     return {CLASS: name_class(kind)} | values
+
+
+class HoldsNetwork:
+    """A module that trains or serves a network, its `net`; functions take it for that network."""
+
+    net: Any
+
+
+def find_network(model: Any) -> Network:
+    """Return the network that a model is, holds, or was compiled from.
+
+    Raises:
+        ValueError: it is another object.
+    """
+    # Of a class that torch.compile has imported already; importing it takes seconds.
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
+        # Private: no public function tells. Only the wrapper's own call would run them.
+        has_hooks = model._forward_hooks or model._forward_pre_hooks
+        expected = "the hooks on the network that was compiled"
+        require(not has_hooks, "model", "a compiled network with hooks", expected)
+        return find_network(model._orig_mod)
+    if isinstance(model, HoldsNetwork):
+        return find_network(model.net)
+    names = ("config", "empty_memory", "loss")
+    is_network = all(hasattr(model, name) for name in names)
+    expected = "a network, which has config, empty_memory and loss, or a LanguageModel"
+    require(is_network, "model", type(model).__name__, expected)
+    return model
 
 
 def is_transformer_xl(net: Network) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .adaptive import nats
 from .config import ContextLengths, EvalLengths
+from .parts import is_changed
 
 
 class NetworkConfig(Protocol):
@@ -102,8 +103,9 @@ def join_rows(memory: AnyMemory, parts: Sequence[dict[str, Tensor]]) -> dict[str
 
 
 def has_states(net: Network) -> bool:
-    """Return True for a network with the optional `hidden` and `head`."""
-    return callable(getattr(type(net), "hidden", None)) and hasattr(net, "head")
+    """Return True if calls of a network give the same as its optional `hidden` and `head`."""
+    has_both = callable(getattr(type(net), "hidden", None)) and hasattr(net, "head")
+    return has_both and getattr(net, "reads_states", not is_changed(net))
 
 
 class PlainReader:
@@ -122,4 +124,6 @@ class PlainSoftmax(nn.Sequential):
     """The softmax of the logits of any head."""
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        return nats(self, h_BLD.flatten(0, -2), targets_BL.flatten()).view(targets_BL.shape)
+        """Return -log p of each target, nats_BL; targets may be on the host."""
+        target_Y = targets_BL.flatten().to(h_BLD.device, non_blocking=True)
+        return nats(self, h_BLD.flatten(0, -2), target_Y).view(targets_BL.shape)

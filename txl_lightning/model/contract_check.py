@@ -8,6 +8,7 @@ from copy import deepcopy
 import torch
 from torch.nn.functional import cross_entropy
 
+from .config import find_network
 from .contract import Network
 
 
@@ -16,6 +17,7 @@ def check_network(net: Network, tgt_len: int = 8) -> None:
 
     A copy is checked, in float64 and with random weights. Its memory must hold tgt_len tokens.
     """
+    net = find_network(net)
     try:
         check_copy(net, tgt_len)
     except RuntimeError as error:

@@ -9,8 +9,7 @@ N layers   H heads   K head width   D width   C slots of a buffer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,7 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import require
-from .config import AS_TRAINED, EvalLengths, SameLength, is_transformer_xl, require_transformer_xl
+from .config import (
+    AS_TRAINED,
+    EvalLengths,
+    SameLength,
+    is_transformer_xl,
+    require_transformer_xl,
+)
 from .contract import Network, PlainReader
 from .kernels.cached import Workspace, attend, lay_out_terms
 from .memory import (
@@ -31,10 +36,11 @@ from .memory import (
 )
 from .parts import PackedLinear, is_onednn_faster
 from .positions import DistanceTerms
-from .transformer_xl import Layer, TransformerXL
+from .transformer_xl import Layer, TransformerXL, has_constant_keys
 
 Weights = Literal["float32", "bf16"]
 MIN_SEGMENT = 256  # smallest segment length for which slots and distance terms are prepared
+RESERVING = threading.Lock()  # two threads may continue the same cache
 FIRST_CAPACITY = 8192  # number of states for which they are prepared at first, if mem_len is larger
 
 
@@ -46,10 +52,15 @@ class CachedReader:
     """
 
     def __init__(self, net: TransformerXL) -> None:
+        expected = "a TransformerXL with its own forward and loss; make_reader takes any network"
+        require(net.reads_states, "net", type(net).__name__, expected)
         self.net = net
         self.config = net.config
-        self.head = net.head
         self.workspace = Workspace()
+
+    @property
+    def head(self) -> nn.Module:
+        return self.net.head
 
     def empty_memory(
         self, batch_size: int, lengths: EvalLengths | None = None
@@ -58,11 +69,9 @@ class CachedReader:
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         config = self.config
         weight = next(self.net.layers[0].parameters())
-        # The keys of a state change from segment to segment.
-        changing = config.is_absolute or config.memory_source == "same_layer"
         # FSDP2 gathers a layer's weights, which are DTensors, only for the layer's own forward;
         # importing that class takes as long as the rest of torch.
-        if changing or hasattr(weight, "full_tensor"):
+        if not has_constant_keys(self.net) or hasattr(weight, "full_tensor"):
             return self.net.empty_memory(batch_size, lengths)
         # Layers with bfloat16 weights return keys and values in that precision.
         dtypes = self.net.compute_dtype, self.net.layers[0].attention.kv_net.weight.dtype
@@ -94,14 +103,22 @@ class CachedReader:
         if isinstance(memory, Memory):
             return self.net.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
         require_memory(memory, self.config, tokens_BL, n_reread)
-        if torch.is_grad_enabled() or self.net.training:
+        if torch.is_grad_enabled() or drops_units(self.net):
             raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
+        expected = "a new memory, as the network has got hooks or other parts since it was empty"
+        require(has_constant_keys(self.net), "memory", "keys and values", expected)
         cache = memory.reserve_slots(tgt_len).prepare_terms(tgt_len, self.net.positions)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
         for layer, cached in zip(self.net.layers, cache.layers(tgt_len), strict=True):
             h_BLD = read_layer(layer, h_BLD, cached, mask, self.workspace)
         return self.net.final_norm(h_BLD), cache.update(tgt_len, mask, n_reread)
+
+
+def drops_units(net: TransformerXL) -> bool:
+    """Return True if dropout that `CachedReader` leaves out is in training mode."""
+    parts = (part for layer in net.layers for part in (layer.drop, layer.attention))
+    return net.training or net.drop.training or any(part.training for part in parts)
 
 
 CachedLayer = tuple[Tensor, Tensor, DistanceTerms]
@@ -210,9 +227,13 @@ class KeyValueCache:
 
     def reserve_slots(self, tgt_len: int) -> KeyValueCache:
         """Return the same states with slots for a segment after them."""
-        fits = self.end + tgt_len <= self.buffer.v_NHBCK.size(3)
-        # Another continuation of this cache may have written beyond its end.
-        return self if fits and self.buffer.used == self.end else self._move(tgt_len)
+        if self.end + tgt_len <= self.buffer.v_NHBCK.size(3):
+            with RESERVING:
+                # Another continuation of this cache may have written beyond its end.
+                if self.buffer.used == self.end:
+                    self.buffer.used += tgt_len
+                    return self
+        return self._move(tgt_len)
 
     def prepare_terms(self, tgt_len: int, positions: nn.Module) -> KeyValueCache:
         """Return the same states with the distance terms of a segment of this length."""
@@ -280,19 +301,9 @@ Reader = CachedReader | PlainReader | TransformerXL
 
 def make_reader(net: Network, uses_cache: bool = True) -> Reader:
     """Return a network as evaluation calls it, with cached keys and values if it has them."""
-    if not isinstance(net, TransformerXL):
+    if not (isinstance(net, TransformerXL) and net.reads_states):
         return PlainReader(net)
-    return CachedReader(net) if uses_cache and is_transformer_xl(net) else net
-
-
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[nn.Module]:
-    """Put the module in eval mode; restore its mode at the end, also after an error."""
-    was_training = module.training
-    try:
-        yield module.eval()
-    finally:
-        module.train(was_training)
+    return CachedReader(net) if uses_cache and has_constant_keys(net) else net
 
 
 def pack_weights(net: TransformerXL, weights: Weights) -> TransformerXL:

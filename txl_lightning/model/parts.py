@@ -9,7 +9,9 @@ layer-normalization weights                       normal(1, init_std)
 biases                                            0
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -200,6 +202,89 @@ class PackedLinear(nn.Module):
         # The layer of keys and values is called with memory and segment.
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return multiply_with_onednn(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return True if something other than `forward` acts when a module is called."""
+    # Private: no public function tells. Hooks of gradients do not change what is computed.
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def is_changed(net: nn.Module) -> bool:
+    """Return True if a call of a network is another than its class has."""
+    # FSDP2 has hooks of its own; importing its class takes as long as the rest of torch.
+    is_sharded = any(hasattr(weight, "full_tensor") for weight in net.parameters())
+    return "forward" in vars(net) or (has_hooks(net) and not is_sharded)
+
+
+def has_global_hooks() -> bool:
+    """Return True if hooks of all modules of the process act when a module is called."""
+    found = nn.modules.module
+    # Private, as above.
+    return bool(found._global_forward_hooks or found._global_forward_pre_hooks)
+
+
+class Modes:
+    """Modes of the modules that are in eval mode for a while, perhaps in several threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.found: dict[nn.Module, tuple[bool, int]] = {}
+        """The mode of each at first, and how many need it in eval mode."""
+
+    def enter(self, modules: Sequence[nn.Module]) -> None:
+        with self.lock:
+            for module in modules:
+                mode, count = self.found.get(module, (module.training, 0))
+                self.found[module] = mode, count + 1
+            # `train` of a class of one's own may do more than set a flag.
+            modules[0].eval()
+
+    def leave(self, modules: Sequence[nn.Module]) -> None:
+        with self.lock:
+            modes = {module: self._release(module) for module in modules}
+            for module, mode in modes.items():
+                if module.training != mode and type(module).train is not nn.Module.train:
+                    module.train(mode)
+            for module, mode in modes.items():
+                module.training = mode
+
+    def _release(self, module: nn.Module) -> bool:
+        """Return the mode of a module after one less needs it in eval mode."""
+        mode, count = self.found.pop(module)
+        if count == 1:
+            return mode
+        self.found[module] = mode, count - 1
+        return False
+
+
+MODES = Modes()
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[nn.Module]:
+    """Put all modules of a model in eval mode; restore the mode of each, also after an error.
+
+    What is in eval mode in several threads is restored when the last of them ends.
+    """
+    # Most models are in eval mode for ever.
+    if not MODES.found and not is_training(model):
+        yield model
+        return
+    modules = list(model.modules())
+    MODES.enter(modules)
+    try:
+        yield model
+    finally:
+        MODES.leave(modules)
+
+
+def is_training(module: nn.Module) -> bool:
+    """Return True if a module, or one within it, is in training mode."""
+    # Private: `modules` takes four times as long, which counts for each generated token.
+    return module.training or any(
+        is_training(each) for each in module._modules.values() if each is not None
+    )
 
 
 def initialize_vector_math() -> None:

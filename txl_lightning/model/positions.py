@@ -185,6 +185,10 @@ SCHEMES = {
 }
 
 
+RELATIVE = Sinusoidal, Learned, Shaw
+"""Schemes whose terms depend on each distance alone."""
+
+
 def find_scheme(name: str) -> type[nn.Module]:
     """Return a class of SCHEMES, or import one by its dotted name."""
     return SCHEMES[name] if name in SCHEMES else import_class("positions", name)

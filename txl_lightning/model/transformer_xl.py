@@ -18,26 +18,34 @@ B rows read in parallel   L tokens in the segment   M in memory   S = M + L visi
 D width   H heads   K head width   V vocabulary   N layers
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..errors import require
 from .adaptive import embedding_and_head
-from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
+from .config import AS_TRAINED, EvalLengths, TransformerXLConfig, is_transformer_xl
 from .kernels import KERNELS
 from .memory import Memory, require_memory
 from .parts import (
     ConcatenatedLinear,
     Linear,
+    PackedLinear,
+    VariationalDropout,
+    eval_mode,
+    has_global_hooks,
+    has_hooks,
     initialize_vector_math,
     initialize_weights,
+    is_changed,
     layer_norm,
     make_dropout,
     make_norms,
 )
-from .positions import DistanceTerms, find_scheme
+from .positions import RELATIVE, DistanceTerms, find_scheme
 from .precision import call, call_with_weights_in
 
 
@@ -142,6 +150,15 @@ class TransformerXL(nn.Module):
         return Memory(h_NBMD, filled_B, use.clamp_len, use.same_length)
 
     @property
+    def reads_states(self) -> bool:
+        """True if calls and losses are those of `hidden` and `head`; a derived class may differ."""
+        kind = type(self)
+        methods = kind.forward, kind.loss
+        if methods != (TransformerXL.forward, TransformerXL.loss) or is_changed(self):
+            return False
+        return "loss" not in vars(self)
+
+    @property
     def device(self) -> torch.device:
         return next(self.layers[0].parameters()).device
 
@@ -221,3 +238,71 @@ class FeedForward(nn.Module):
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         return self.norm_after(h_BLD + self.net(self.norm_before(h_BLD)))
+
+
+NORMS = nn.LayerNorm, nn.Identity
+DROPOUTS = nn.Dropout, VariationalDropout, nn.Identity
+LINEAR = Linear, ConcatenatedLinear, PackedLinear
+OURS = *NORMS, *DROPOUTS, *LINEAR, *RELATIVE, nn.ModuleList, TransformerXL, Layer, RelativeAttention
+FORWARDS = {kind: kind.forward for kind in OURS}
+HIDDEN = TransformerXL.hidden
+ATTEND = frozenset(KERNELS.values())
+
+
+def has_constant_keys(net: TransformerXL) -> bool:
+    """Return True if the keys of a state never change, and the network computes as written here.
+
+    `CachedReader` then gives the same. What it does not call, or with other inputs, is of exactly
+    these classes, without hooks: anything else is read by the network itself, slower.
+    """
+    is_ours = is_transformer_xl(net) and is_as_written(net, TransformerXL)
+    is_ours = is_ours and type(net).hidden is HIDDEN and "hidden" not in vars(net)
+    if not is_ours or has_global_hooks() or net.config.memory_source == "same_layer":
+        return False
+    is_called_here = calls_layers_plainly(net) and is_as_written(net.drop, *DROPOUTS)
+    return is_called_here and has_known_terms(net.positions) and all(map(is_known, net.layers))
+
+
+def is_as_written(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Return True if a module is of exactly such a class, and a call does what is written there."""
+    kind = type(module)
+    is_kind = kind in kinds and kind.forward is FORWARDS[kind]
+    return is_kind and "forward" not in vars(module) and not has_hooks(module)
+
+
+def is_known(layer: nn.Module) -> bool:
+    if not (is_as_written(layer, Layer) and is_as_written(layer.attention, RelativeAttention)):
+        return False
+    attention = layer.attention
+    is_plain = attention.attend in ATTEND and is_as_written(attention.kv_net, *LINEAR)
+    is_plain = is_plain and is_as_written(layer.norm_before, *NORMS)
+    return is_plain and is_as_written(layer.drop, *DROPOUTS)
+
+
+def has_known_terms(positions: nn.Module) -> bool:
+    inner = [*RELATIVE, *DROPOUTS, Linear, nn.ModuleList]
+    return type(positions) in RELATIVE and all(
+        is_as_written(m, *inner) for m in positions.modules()
+    )
+
+
+def calls_layers_plainly(net: TransformerXL) -> bool:
+    """Return True if layers are called as here, perhaps recomputed or compiled, which is equal."""
+    call_layer = net.call_layer
+    is_recomputed = isinstance(call_layer, partial) and call_layer.func is checkpoint
+    called = call_layer.args if is_recomputed else (call_layer,)
+    # Private: no public function tells what was compiled.
+    run_layer = getattr(net.run_layer, "_torchdynamo_orig_callable", net.run_layer)
+    return called == (call_with_weights_in,) and run_layer is call
+
+
+@torch.no_grad()
+def is_absolute(net: nn.Module) -> bool:
+    """Return True if the position of a state changes from segment to segment."""
+    if not isinstance(net, TransformerXL):
+        return getattr(net.config, "is_absolute", False)
+    if type(net.positions) in RELATIVE:
+        return False
+    with eval_mode(net.positions):
+        terms_N = net.positions(torch.tensor([2, 1, 0], device=net.device))
+    return any(terms.p_SD is not None for terms in terms_N)

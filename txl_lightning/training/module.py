@@ -20,7 +20,13 @@ from torchmetrics import Metric
 from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
 from ..machine import peak_memory
-from ..model import EvalLengths, EvalSameLength, NetworkConfig, TransformerXLConfig
+from ..model import (
+    EvalLengths,
+    EvalSameLength,
+    HoldsNetwork,
+    NetworkConfig,
+    TransformerXLConfig,
+)
 from ..model.config import describe_config, make_config
 from ..model.contract import AnyMemory
 from ..model.reading import readings, score_answers, score_segment
@@ -41,7 +47,7 @@ TRAINED = "trained"  # key in a checkpoint of WeightAverage: the weights, beside
 AVERAGE = "average"  # and in fit, the average
 
 
-class LanguageModel(LightningModule):
+class LanguageModel(HoldsNetwork, LightningModule):
     """Train and evaluate a Transformer-XL under a Trainer, on the text of a CorpusDataModule.
 
     Or any network that fulfils the contract of `model/contract.py`, given by its config.

@@ -8,6 +8,7 @@ X = H * B matrices in a batched product, or masked states of a part   Y = B * L
 """
 
 import math
+import threading
 
 import torch
 from torch import Tensor
@@ -29,11 +30,15 @@ def lay_out_terms(terms: DistanceTerms, values: Tensor) -> DistanceTerms:
     return DistanceTerms(r_THK, u_HK, v_HK, b_TH)
 
 
-class Workspace:
-    """Tensors reused by every layer: the first write to newly allocated memory is slow."""
+class Workspace(threading.local):
+    """Tensors reused by every layer of a thread: the first write to new memory is slow."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        # A copy, or a pickled one, begins empty.
+        return Workspace, ()
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return an uninitialized tensor, valid until the next call with this name."""

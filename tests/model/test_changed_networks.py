@@ -1,0 +1,317 @@
+"""Hooks, derived classes and patches act in evaluation and generation as in the network's loss."""
+
+from contextlib import contextmanager
+from types import MethodType
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils import parametrize
+
+from txl_lightning import Adaptation, KeyValueCache, TransformerXL, generate, score, stream_nats
+from txl_lightning.generation.state import start_decoding
+from txl_lightning.model import CachedReader, is_absolute, make_reader
+from txl_lightning.model.kernels import reference
+from txl_lightning.model.positions import AbsoluteSinusoidal, Sinusoidal
+from txl_lightning.model.transformer_xl import FeedForward, Layer, RelativeAttention
+
+IDS = torch.randint(11, (31,), generator=torch.Generator().manual_seed(1))
+
+
+def halve(module, inputs, output):
+    return output / 2
+
+
+class OtherLayer(Layer):
+    def forward(self, h_BLD, *inputs):
+        return super().forward(h_BLD, *inputs).flip(-1)
+
+
+class OtherAttention(RelativeAttention):
+    def forward(self, *inputs):
+        return -super().forward(*inputs)
+
+
+class OtherFeedForward(FeedForward):
+    def forward(self, h_BLD):
+        return super().forward(h_BLD).relu()
+
+
+class OtherStates(TransformerXL):
+    def hidden(self, *inputs, **named):
+        h_BLD, memory = super().hidden(*inputs, **named)
+        return h_BLD * 3, memory
+
+
+class OtherCalls(TransformerXL):
+    def forward(self, *inputs, **named):
+        logits_BLV, memory = super().forward(*inputs, **named)
+        return logits_BLV * torch.linspace(-1, 1, 11), memory
+
+    def loss(self, tokens_BL, targets_BL, *inputs, **named):
+        logits_BLV, memory = self(tokens_BL, *inputs, **named)
+        return nn.functional.cross_entropy(logits_BLV.mT, targets_BL, reduction="none"), memory
+
+
+class Wrapper(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *inputs):
+        return self.inner(*inputs) * 2
+
+
+class LowRank(nn.Module):
+    """An adapter of keys and values, of memory and segment."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.down = nn.Linear(inner.in_features, 2).double()
+        self.up = nn.Linear(2, inner.out_features).double()
+
+    def forward(self, *parts):
+        return self.inner(*parts) + self.up(self.down(torch.cat(parts, 1)))
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+
+class DoubledDropout(nn.Dropout):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+class OwnAbsolute(AbsoluteSinusoidal):
+    pass
+
+
+class OwnRelative(Sinusoidal):
+    """Distances in shares of the farthest one."""
+
+    def forward(self, distance_T):
+        return super().forward(distance_T * 50 // len(distance_T))
+
+
+def become(kind):
+    def change(net):
+        net.__class__ = kind
+
+    return change
+
+
+def change_layer(name, kind):
+    def change(net):
+        for layer in net.layers:
+            (layer if name is None else layer.get_submodule(name)).__class__ = kind
+
+    return change
+
+
+def patch_forward(net):
+    layer = net.layers[1]
+    layer.forward = MethodType(lambda self, *inputs: -Layer.forward(self, *inputs), layer)
+
+
+def wrap(name, kind):
+    def change(net):
+        net.set_submodule(name, kind(net.get_submodule(name)))
+
+    return change
+
+
+def attend_evenly(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt):
+    return reference.attend(q_BLHK * 0, kv_BS2HK, terms, mask_BLS, dropatt)
+
+
+def change_kernel(net):
+    net.layers[0].attention.attend = attend_evenly
+
+
+def steer(net):
+    net.run_layer = lambda layer, *inputs: layer(*inputs) * 2
+
+
+def use_own_positions(kind):
+    def change(net):
+        net.positions = kind(net.config).double()
+        if kind is OwnRelative:
+            for weight in net.positions.parameters():
+                nn.init.normal_(weight)
+
+    return change
+
+
+def hook(name, register="register_forward_hook"):
+    def act(module, *others):
+        if register == "register_forward_pre_hook":
+            return (others[0][0] / 2, *others[0][1:])
+        return halve(module, *others)
+
+    return lambda net: getattr(net.get_submodule(name), register)(act)
+
+
+CHANGES = {
+    "hook of a layer": hook("layers.0"),
+    "hook before a layer": hook("layers.1", "register_forward_pre_hook"),
+    "hook of attention": hook("layers.1.attention"),
+    "hook of a dropout": hook("layers.0.drop"),
+    "hook of keys and values": hook("layers.0.attention.kv_net"),
+    "hook of queries": hook("layers.0.attention.q_net"),
+    "hook of a norm": hook("layers.0.norm_before"),
+    "hook of the feed-forward layer": hook("layers.0.feed_forward"),
+    "hook of the embedding": hook("embedding"),
+    "derived layer": change_layer(None, OtherLayer),
+    "derived attention": change_layer("attention", OtherAttention),
+    "derived feed-forward layer": change_layer("feed_forward", OtherFeedForward),
+    "derived dropout": change_layer("drop", DoubledDropout),
+    "derived hidden": become(OtherStates),
+    "derived forward and loss": become(OtherCalls),
+    "patched forward": patch_forward,
+    "wrapped layer": wrap("layers.1", Wrapper),
+    "wrapped attention": wrap("layers.1.attention", Wrapper),
+    "adapter of keys and values": wrap("layers.0.attention.kv_net", LowRank),
+    "adapter of queries": wrap("layers.0.attention.q_net", LowRank),
+    "adapter of the output": wrap("layers.0.attention.o_net", LowRank),
+    "parametrization": lambda net: parametrize.register_parametrization(
+        net.layers[0].attention.kv_net, "weight", Doubled()
+    ),
+    "own kernel": change_kernel,
+    "own call of layers": steer,
+    "own absolute positions": use_own_positions(OwnAbsolute),
+    "own relative positions": use_own_positions(OwnRelative),
+}
+
+
+@contextmanager
+def hook_all_modules():
+    handle = register_module_forward_hook(
+        lambda module, inputs, output: output / 2 if isinstance(module, Layer) else None
+    )
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.fixture
+def changed(make_net, request):
+    net = make_net(mem_len=7)
+    before = read_alone(net)
+    CHANGES[request.param](net)
+    # A change that has no effect would test nothing.
+    assert not torch.allclose(read_alone(net), before)
+    return net
+
+
+def read_alone(net: TransformerXL) -> torch.Tensor:
+    """Return the nats of a text as the network's own loss gives them."""
+    nats, memory = [], None
+    with torch.no_grad():
+        for start in range(0, len(IDS) - 1, 6):
+            tokens = IDS[None, start : start + 7]
+            nats_BL, memory = net.loss(tokens[:, :-1], tokens[:, 1:], memory)
+            nats.append(nats_BL)
+    return torch.cat(nats, 1)
+
+
+def continue_alone(net: TransformerXL) -> list[int]:
+    tokens, memory = IDS[None, :5], None
+    # `generate` reads the last token of a prompt alone.
+    _, memory = net(tokens[:, :-1], memory)
+    new = tokens[:, -1:]
+    chosen = []
+    for _ in range(9):
+        logits_BLV, memory = net(new, memory)
+        new = logits_BLV[:, -1:].argmax(-1)
+        chosen.append(int(new))
+    return chosen
+
+
+@pytest.mark.parametrize("changed", CHANGES, indirect=True)
+def test_a_changed_network_is_scored_as_by_its_own_loss(changed):
+    expected = read_alone(changed)
+    for adaptation in (Adaptation(), Adaptation(rate=1e-12)):
+        actual = stream_nats(changed, IDS, batch_size=1, tgt_len=6, adaptation=adaptation)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("changed", [*CHANGES][:-2], indirect=True)
+@torch.no_grad()
+def test_a_changed_network_generates_the_likeliest_tokens_of_its_calls(changed):
+    assert generate(changed, IDS[:5], 9, temperature=0).tolist() == continue_alone(changed)
+
+
+@pytest.mark.parametrize("changed", [*CHANGES][:-2], indirect=True)
+def test_candidates_of_a_changed_network_are_scored_as_by_its_own_loss(changed):
+    _, memory = changed(IDS[None, :4])
+    expected, _ = changed.loss(IDS[None, 4:10], IDS[None, 5:11], memory)
+    [actual] = score(changed, IDS[:5], [IDS[5:11]])
+    torch.testing.assert_close(actual, expected[0].detach(), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [Layer, RelativeAttention, nn.Dropout])
+def test_a_class_that_is_patched_for_the_process_acts_in_evaluation(make_net, monkeypatch, kind):
+    net = make_net(mem_len=7)
+    before = read_alone(net)
+    forward = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda self, *inputs: forward(self, *inputs) * 2)
+    expected = read_alone(net)
+    assert not torch.allclose(expected, before)
+    actual = stream_nats(net, IDS, batch_size=1, tgt_len=6)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+def test_hooks_of_all_modules_act_in_evaluation(make_net):
+    net = make_net(mem_len=7)
+    before = read_alone(net)
+    with hook_all_modules():
+        expected = read_alone(net)
+        actual = stream_nats(net, IDS, batch_size=1, tgt_len=6)
+    assert not torch.allclose(expected, before)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+@torch.inference_mode()
+def test_hooks_are_found_when_a_text_begins_and_refused_within_it(make_net):
+    net = make_net(mem_len=7)
+    reader = CachedReader(net)
+    _, cache = reader.hidden(IDS[None, :5])
+    assert isinstance(cache, KeyValueCache)
+    handle = net.layers[0].register_forward_hook(halve)
+    with pytest.raises(ValueError, match="memory: invalid keys and values; expected a new memory"):
+        reader.hidden(IDS[None, 5:9], cache)
+    expected, _ = net.hidden(IDS[None, :5])
+    actual, memory = reader.hidden(IDS[None, :5])
+    assert torch.equal(actual, expected)
+    assert not isinstance(memory, KeyValueCache)
+    handle.remove()
+    assert isinstance(reader.hidden(IDS[None, :5])[1], KeyValueCache)
+
+
+def test_a_network_of_ours_keeps_its_cache_when_it_is_recomputed_or_has_hooks_of_gradients(
+    make_net,
+):
+    net = make_net()
+    net.layers[0].register_full_backward_hook(lambda *_: None)
+    assert isinstance(make_reader(net), CachedReader)
+
+
+@torch.inference_mode()
+def test_dropout_that_is_left_on_is_refused_by_a_cache(make_net):
+    net = make_net(dropout=0.5)
+    net.layers[1].drop.train()
+    with pytest.raises(ValueError, match="needs eval"):
+        CachedReader(net).hidden(IDS[None, :5])
+
+
+def test_own_absolute_positions_are_refused_where_the_built_in_ones_are(make_net):
+    net = make_net()
+    net.positions = OwnAbsolute(net.config)
+    assert is_absolute(net)
+    with pytest.raises(ValueError, match=r"ext_len: invalid 0.*positions are absolute"):
+        start_decoding(net, [IDS[:4]])
