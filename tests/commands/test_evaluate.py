@@ -142,12 +142,15 @@ def test_a_choice_on_the_text_that_is_reported_is_said(
             ["--adapt=auto", "--adapt_tokens=9", "--adapt_seconds=9"],
             "adapt_tokens: invalid 9; expected null with adapt_seconds",
         ),
+        (["--cache_theta=9"], "cache_theta: invalid 9.0; expected null without cache_len"),
+        (["--cache_weight=0.1"], "cache_weight: invalid 0.1; expected null without cache_len"),
+        (["--decay=0.1", "--cache_len=9"], "decay: invalid 0.1; expected null without rate"),
         (["--adapt=auto", "--adapt_tokens=0"], "adapt_tokens: invalid 0; expected at least 1"),
         (["--adapt=auto", "--adapt_seconds=0"], "adapt_seconds: invalid 0.0; expected more than 0"),
     ],
     ids=str,
 )
-def test_a_limit_without_a_choice_is_refused(refused, checkpoint, options, message):
+def test_what_acts_only_with_another_option_is_refused(refused, checkpoint, options, message):
     assert refused("evaluate", checkpoint, *options) == (2, message)
 
 

@@ -83,6 +83,29 @@ def test_text_ends_before_a_stop_string_inside_tokens(generate):
     assert generate(*options, "--stop=never") == f"abc{text}"
 
 
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ([r"--stop=a\n"], "stop"),
+        ([r'--stop=["x", "a\\n"]'], "stop"),
+        (["--stop=a\n"], None),
+        (['--stop=["a\\n"]'], None),
+        ([r"--prompt=ab\nc"], "prompt"),
+    ],
+    ids=str,
+)
+def test_an_escape_that_stays_two_characters_is_said(accepted, tmp_path, make_net, options, key):
+    save_folder(make_net(n_token=6), tmp_path / "six", Characters("\n\\abcn"))
+    err = accepted("generate", tmp_path / "six", "--max_new_tokens=1", *options).err
+    expected = rf"{key}: \n is a backslash and n, not a line end, which bash writes as $'\n'"
+    assert err.strip() == (expected if key else "")
+
+
+def test_a_setting_of_a_cache_without_one_is_refused(refused, checkpoint):
+    message = "cache_weight: invalid 0.9; expected null without cache_len"
+    assert refused("generate", checkpoint, "--cache_weight=0.9") == (2, message)
+
+
 def test_ids_are_those_of_the_printed_text(generate, tmp_path):
     options = ("--prompt=abc", "--max_new_tokens=60", "--seed=1", "--out_ids=new.npy")
     text = generate(*options)[3:-1]

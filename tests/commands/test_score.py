@@ -1,6 +1,11 @@
 """score: the printed record, the files of lists, and the memory between them."""
 
+import io
 import json
+import os
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -114,12 +119,102 @@ def test_lists_before_an_invalid_line_are_printed(txl, run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "--candidates is missing; expected a .jsonl file"),
-        (("--candidates=a.txt",), "candidates: invalid a.txt; expected a .jsonl file"),
+        ((), "--candidates is missing; expected a .jsonl file, or -"),
+        (
+            ("--candidates=a.txt",),
+            "candidates: invalid a.txt; expected a .jsonl file, or - for the standard input",
+        ),
+        (("--candidates=-", "--weight=-1"), "weight: invalid -1.0; expected a finite number, 0 or"),
+        (("--candidates=-", "--cache_theta=9"), "cache_theta: invalid 9.0; expected null without"),
     ],
 )
-def test_a_file_of_another_kind_is_refused(refused, run_folder, options, message):
-    assert refused("score", run_folder, *options) == (2, message)
+def test_a_file_of_another_kind_or_an_option_without_sense_is_refused(
+    refused, run_folder, options, message
+):
+    code, line = refused("score", run_folder, *options)
+    assert (code, line[: len(message)]) == (2, message)
+
+
+def test_lists_of_the_standard_input_are_those_of_a_file(
+    accepted, refused, run_folder, tmp_path, monkeypatch
+):
+    content = "".join(json.dumps(each) + "\n" for each in LISTS).encode()
+    for name in ("a.jsonl", "B.JSONL"):
+        (tmp_path / name).write_bytes(content)
+    os.mkfifo(tmp_path / "pipe")
+
+    def run(path: str, text: bytes = content) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        return accepted("score", run_folder, "--candidates", path).out
+
+    expected = run("a.jsonl")
+    assert expected.count("\n") == 3
+    assert run("B.JSONL") == run("-") == run("-", b"\xef\xbb\xbf" + content) == expected
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,))
+    writer.start()
+    assert run("pipe") == expected
+    writer.join()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+    code, line = refused("score", run_folder, "--candidates=-")
+    assert (code, line) == (
+        3,
+        "the standard input, line 1: candidates: missing; expected a key candidates",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["-", "/dev/stdin"])
+def test_lists_are_read_from_the_pipe_of_a_shell(run_folder, processes, path):
+    words = ["score", str(run_folder), "--candidates", path]
+    process = processes.start(
+        [sys.executable, "-m", "txl_lightning", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    out, _ = process.communicate(b'{"candidates": ["a", "b"]}\n' * 2)
+    assert out.count(b'"best"') == 2
+
+
+@pytest.mark.parametrize("scores", [[3.5, 9.0], [-3.5, 1e-3]], ids=str)
+def test_costs_in_place_of_log_probabilities_are_refused(refused, run_folder, tmp_path, scores):
+    line = json.dumps({"candidates": ["a", "b"], "scores": scores})
+    (tmp_path / "a.jsonl").write_text(line)
+    wrong = next(each for each in scores if each > 0)
+    message = f"scores: invalid {wrong}; expected log-probabilities, 0 or less; negate costs"
+    assert refused("score", run_folder, "--candidates=a.jsonl") == (
+        3,
+        f"a.jsonl, line 1: {message}",
+    )
+
+
+@pytest.mark.parametrize("scores", [[0.0, -1.0], [1e-7, -2.0]], ids=str)
+def test_a_score_of_0_but_for_rounding_is_a_log_probability(run_score, scores):
+    [record] = run_score([{"candidates": ["a", "a"], "scores": scores}])
+    assert record["best"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--end", r"\n"],
+            r"end: \n is a backslash and n, not a line end, which bash writes as $'\n'",
+        ),
+        (
+            ["--context", r"a\tb"],
+            r"context: \t is a backslash and t, not a tab, which bash writes as",
+        ),
+        (["--end", "\n"], None),
+        (["--end", r"\d"], None),
+    ],
+    ids=str,
+)
+def test_an_escape_that_stays_two_characters_is_said(
+    accepted, run_folder, tmp_path, options, message
+):
+    (tmp_path / "a.jsonl").write_text('{"candidates": ["a"]}')
+    err = accepted("score", run_folder, "--candidates=a.jsonl", *options).err
+    assert err == "" if message is None else err.startswith(message)
 
 
 def test_the_weight_acts_only_on_lists_with_scores(run_score):

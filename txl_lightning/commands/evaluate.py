@@ -69,7 +69,7 @@ def evaluate_command(
         **lengths: Values that replace those of the protocol.
     """
     settings = make_protocol(protocol, **lengths)
-    limit = make_limit(adapt, adapt_seconds, adapt_tokens)
+    limit = make_limit(settings, adapt, adapt_seconds, adapt_tokens)
     check_array_file("per_token", per_token)
     require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
     check_file_writable("out", out)
@@ -111,16 +111,19 @@ def open_text(
     return replace(text, name=path or text.name)
 
 
-def make_limit(adapt: str | None, seconds: float | None, tokens: int | None) -> Limit | None:
-    """Return how long auto chooses, or None if nothing is chosen."""
+def make_limit(
+    protocol: Protocol, adapt: str | None, seconds: float | None, tokens: int | None
+) -> Limit | None:
+    """Return how long auto chooses, or None if nothing is chosen; refuse what has no effect."""
     for key, value in (("adapt_seconds", seconds), ("adapt_tokens", tokens)):
         require(adapt is not None or value is None, key, value, "null without adapt auto")
     require(seconds is None or tokens is None, "adapt_tokens", tokens, "null with adapt_seconds")
     if adapt is None:
+        protocol.require_used()
         return None
-    return (
-        Limit(SECONDS if seconds is None else seconds) if tokens is None else Limit(tokens=tokens)
-    )
+    if tokens is not None:
+        return Limit(tokens=tokens)
+    return Limit(SECONDS if seconds is None else seconds)
 
 
 def find_id_options(checkpoint: LoadedCheckpoint) -> IdOptions:

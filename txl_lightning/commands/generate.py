@@ -22,6 +22,7 @@ from ..signals import defer_signals
 from .inputs import (
     Device,
     check_array_file,
+    hint_at_escapes,
     load_model,
     read_prompt,
     read_prompt_ids,
@@ -94,6 +95,8 @@ def generate_command(
         **options: As in TextOptions.
     """
     settings = TextOptions(**options)
+    settings.adaptation.require_used()
+    hint_at_escapes(prompt=prompt, stop=settings.stop)
     texts = (prompt, prompt_file, prompt_ids)
     is_alone = (*texts, settings.out_ids) == (None,) * 4
     expected = "null with prompt, prompt_file, prompt_ids or out_ids"

@@ -1,6 +1,8 @@
 """Inputs of commands: a checkpoint, the text that it is measured on, a prompt, a device."""
 
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +20,8 @@ from ..files import check_file_writable, check_folder_writable
 from ..model import Network, Weights, pack_weights
 
 Device = Literal["cpu", "cuda"] | None
+ESCAPES = {"n": "a line end", "r": "a carriage return", "t": "a tab"}
+"""Letters after a backslash, which a shell leaves as two characters between plain quotes."""
 
 
 def pick_device(device: Device) -> str:
@@ -119,6 +123,15 @@ def read_prompt_ids(text: str, n_token: int) -> np.ndarray:
     for wrong in (*ids[ids < 0][:1], *ids[ids >= n_token][:1]):
         raise invalid("prompt_ids", int(wrong), f"ids from 0 to {n_token - 1}")
     return np.array(ids, np.int64)
+
+
+def hint_at_escapes(**texts: str | Sequence[str] | None) -> None:
+    """Print a line for each text that has a backslash and a letter, which stay two characters."""
+    for key, given in texts.items():
+        for text in (given,) if isinstance(given, str) else given or ():
+            if found := re.search(rf"\\([{''.join(ESCAPES)}])", text):
+                what = f"{found[0]} is a backslash and {found[1]}, not {ESCAPES[found[1]]}"
+                print_notice(f"{key}: {what}, which bash writes as $'{found[0]}'")
 
 
 def read_text(path: str) -> str:

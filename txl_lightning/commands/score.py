@@ -2,8 +2,9 @@
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from ..generation.state import DecodingState
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation, AdaptedReader
 from .generate import UNFINISHED
-from .inputs import Device, load_model
+from .inputs import Device, hint_at_escapes, load_model
+
+ROUNDING = 1e-6  # by which a log-probability may be above 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class ScoreOptions(Adaptation):
     carry: bool = True
     """Remember the lists before; false: only the context, and that of the list."""
     weight: float = 1.0
-    """Factor of the log-probabilities of this model where a list has scores of another one."""
+    """Factor of the log-probabilities of this model, in nats, where a list has scores of another
+    one."""
     surprisal: bool = False
     """Print the nats of each word too."""
     mem_len: int | None = None
@@ -58,7 +62,8 @@ class ScoreOptions(Adaptation):
         super().__post_init__()
         require_at_least(self, batch_size=1)
         require(self.carry or not self.rate, "rate", self.rate, "null with carry false")
-        require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
+        is_weight = math.isfinite(self.weight) and self.weight >= 0
+        require(is_weight, "weight", self.weight, "a finite number, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class CandidateList:
     reference: str | None = None
     """The text that follows in fact; without one, the best candidate does."""
     scores: tuple[float, ...] | None = None
-    """Log-probabilities of another model, which are added before the best is chosen."""
+    """Log-probabilities of another model in nats, which are added before the best is chosen."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
@@ -81,6 +86,10 @@ class CandidateList:
         require(n_candidate > 0, "candidates", "none", "at least one")
         is_each = scores is None or (len(scores) == n_candidate and all(map(math.isfinite, scores)))
         require(is_each, "scores", scores, f"{n_candidate} numbers, one for each candidate")
+        # Costs, such as nats, would choose the worst.
+        positive = [each for each in scores or () if each > ROUNDING]
+        expected = "log-probabilities, 0 or less; negate costs"
+        require(not positive, "scores", positive[0] if positive else None, expected)
 
     def find_best(self, nats: Sequence[float], weight: float) -> int:
         if self.scores is None:
@@ -95,15 +104,19 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
 
     Args:
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
-        candidates: File of lists (.jsonl), one in each line: candidates and, if wanted, id,
-            context, reference and scores.
+        candidates: File of lists (.jsonl), or - for the standard input, one in each line:
+            candidates and, if wanted, id, context, reference and scores.
         **options: As in ScoreOptions.
     """
     if candidates is None:
-        raise ValueError("--candidates is missing; expected a .jsonl file")
+        raise ValueError("--candidates is missing; expected a .jsonl file, or -")
     settings = ScoreOptions(**options)
-    path = Path(candidates)
-    require(path.suffix == ".jsonl", "candidates", candidates, "a .jsonl file")
+    settings.require_used()
+    hint_at_escapes(context=settings.context, end=settings.end)
+    # A pipe has no name of a format.
+    is_pipe = candidates == "-" or candidates.startswith("/dev/") or Path(candidates).is_fifo()
+    is_lists = is_pipe or Path(candidates).suffix.casefold() == ".jsonl"
+    require(is_lists, "candidates", candidates, "a .jsonl file, or - for the standard input")
     how = settings.device, settings.weights, bool(settings.rate)
     _, model, vocab = load_model(ckpt_path, *how)
     if settings.end is None:
@@ -115,8 +128,8 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
         model = AdaptedReader(model, settings)
     # Read once, although each list may start from it.
     start = state = score_candidates(model, start, [])[1]
-    for line, each in read_lists(path):
-        with prefix_errors(f"{path}, line {line}", ": "):
+    for line, each in read_lists(candidates):
+        with prefix_errors(f"{name_lists(candidates)}, line {line}", ": "):
             before = state if settings.carry else start
             record, state = score_list(model, vocab, before, each, settings)
         print(json.dumps(record, ensure_ascii=False), flush=True)
@@ -190,12 +203,16 @@ def name_unknown(words: list[tuple[str, float]], text: str) -> list[tuple[str, f
     ]
 
 
-def read_lists(path: Path) -> Iterator[tuple[int, CandidateList]]:
+def name_lists(path: str) -> str:
+    return "the standard input" if path == "-" else path
+
+
+def read_lists(path: str) -> Iterator[tuple[int, CandidateList]]:
     """Yield the number of each line that is not blank, and its list."""
     known = [field.name for field in fields(CandidateList)]
-    with path.open("rb") as file:
+    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
         for number, raw in enumerate(file, 1):
-            with explain_line(path, number):
+            with explain_line(f"{name_lists(path)}, line {number}"):
                 # Excel begins a file with a byte order mark.
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 if not line.strip():
@@ -214,12 +231,12 @@ def read_lists(path: Path) -> Iterator[tuple[int, CandidateList]]:
 
 
 @contextmanager
-def explain_line(path: Path, number: int) -> Iterator[None]:
+def explain_line(where: str) -> Iterator[None]:
     try:
         yield
     except UnicodeError as error:
-        raise DataError(f"{path}, line {number}: not UTF-8 text") from error
+        raise DataError(f"{where}: not UTF-8 text") from error
     except (json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{path}, line {number}: not JSON") from error
+        raise DataError(f"{where}: not JSON") from error
     except ValueError as error:
-        raise DataError(f"{path}, line {number}: {error}") from error
+        raise DataError(f"{where}: {error}") from error

@@ -27,6 +27,8 @@ from .parts import PackedLinear
 from .state_cache import StateCache, mix_logp
 
 USUAL = {"cache_len": 0, "cache_theta": 40.0, "cache_weight": 0.4, "rate": 0.0, "decay": 0.0}
+USED_BY = {"cache_theta": "cache_len", "cache_weight": "cache_len", "decay": "rate"}
+"""Values that act only with another one."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,13 @@ class Adaptation:
     def given(self) -> dict[str, Any]:
         """The values other than None, by name."""
         return {name: value for name in USUAL if (value := getattr(self, name)) is not None}
+
+    def require_used(self) -> None:
+        """Refuse values that have no effect, because the cache or the steps that have them lack."""
+        for name, whole in USED_BY.items():
+            value = getattr(self, name)
+            is_used = value is None or getattr(self, whole) is not None
+            require(is_used, name, value, f"null without {whole}")
 
     def describe(self) -> str:
         names = ("cache_len", "cache_theta", "cache_weight") if self.cache_len else ()
