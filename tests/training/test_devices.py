@@ -11,8 +11,11 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from torch.distributed import TCPStore
+from torch.utils.data import DataLoader
 
+from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig
 from txl_lightning.checkpoints import load
+from txl_lightning.data.stream import IGNORED
 from txl_lightning.errors import silence_warnings
 from txl_lightning.training.cli import run_trainer
 from txl_lightning.training.segments import recompute_layers
@@ -36,9 +39,14 @@ CLUSTERS = [
     "--model.net.cutoffs=[100,110]", "--model.net.div_val=2",
     "--model.net.tie_projs=[true,false,true]",
 ]  # fmt: skip
+ACCUMULATE = [
+    "--trainer.accumulate_grad_batches=3", "--data.document_unit=lines", "--data.segments=varlen",
+    "--model.optim.name=sgd", "--trainer.gradient_clip_val=null",
+]  # fmt: skip
 AVERAGE = ["--trainer.callbacks=txl_lightning.training.callbacks.weight_averaging.WeightAverage"]
 TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
 DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
+PAIRS = "--pairs"
 FSDP = [*TWO_NODES, "--trainer.strategy=fsdp2"]
 CUT = [
     # This strategy does not support 64-true.
@@ -67,6 +75,8 @@ def runs(letters, memory_NBMD, run_on_two_nodes) -> Path:
     run_trainer(command_line(letters, "averaged", *FOUR, *AVERAGE))
     run_trainer(command_line(letters, "one_lamb", *FOUR, *LAMB, *CLUSTERS))
     run_trainer(command_line(letters, "one_narrow", *FOUR, *NARROW))
+    accumulate = [*ACCUMULATE, f"--data.path={write_half_lines(letters)}"]
+    run_trainer(command_line(letters, "one_accumulated", *FOUR, *accumulate))
     two = {
         "ddp": DDP,
         "fsdp_narrow": [*FSDP, *FOUR, *NARROW],
@@ -78,6 +88,9 @@ def runs(letters, memory_NBMD, run_on_two_nodes) -> Path:
         "fsdp_no_more": [*FSDP, *resume_options(letters, "averaged")],
         "fsdp_averaged": [*FSDP, *AVERAGE],
         "cut": CUT,
+        "ddp_accumulated": [*DDP, *FOUR, *accumulate],
+        "fsdp_accumulated": [*FSDP, *FOUR, *accumulate, "--model.recompute=true"],
+        "pairs": [PAIRS],
     }
     run_on_two_nodes({name: command_line(letters, name, *two[name]) for name in two})
     return letters
@@ -86,6 +99,15 @@ def runs(letters, memory_NBMD, run_on_two_nodes) -> Path:
 def command_line(folder: Path, name: str, *options: str) -> list[str]:
     where = [f"--data.path={folder / 'letters.txt'}", f"--data.data_dir={folder / 'data'}"]
     return ["fit", *COMMON, *where, f"--trainer.default_root_dir={folder / name}", *options]
+
+
+def write_half_lines(folder: Path) -> Path:
+    """Write the text again, with short lines in every second row: ranks have unequal targets."""
+    text = bytearray((folder / "letters.txt").read_bytes())
+    for start in range(0, len(text), 500):
+        text[start : start + 250 : 3] = b"\n" * len(text[start : start + 250 : 3])
+    (folder / "lines.txt").write_bytes(text)
+    return folder / "lines.txt"
 
 
 def last(folder: Path, run: str) -> Path:
@@ -124,10 +146,38 @@ def run_all(folder: Path) -> None:
     silence_warnings()
     for name, arguments in json.loads((folder / "runs.json").read_text()).items():
         try:
-            kept = describe_state(run_trainer(arguments))
+            is_pairs = PAIRS in arguments
+            kept = train_on_pairs() if is_pairs else describe_state(run_trainer(arguments))
         except ValueError as error:
             kept = {"refused": str(error)}
         torch.save(kept, folder / f"{name}.rank{os.environ['RANK']}.pt")
+
+
+def make_pairs_model() -> LanguageModel:
+    torch.manual_seed(1)
+    sizes = {"n_token": 9, "n_layer": 1, "d_model": 8, "n_head": 2, "mem_len": 0}
+    return LanguageModel(TransformerXLConfig(**sizes), OptimConfig("sgd", lr=0.5, momentum=0.0))
+
+
+def make_pairs() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return texts with 3, 8, 8 and 1 targets."""
+    ids_NT = torch.arange(36).reshape(4, 9) % 7
+    pairs = [(ids_T[:-1].clone(), ids_T[1:].clone()) for ids_T in ids_NT]
+    pairs[0][1][3:] = IGNORED
+    pairs[3][1][1:] = IGNORED
+    return pairs
+
+
+def train_on_pairs() -> dict:
+    """Take a step on two batches of each rank, from a loader that knows no ranks."""
+    model = make_pairs_model()
+    silent = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    silent["enable_checkpointing"] = False
+    options = {"accelerator": "cpu", "strategy": "ddp", "num_nodes": 2, "devices": 1}
+    options |= {"max_steps": 1, "accumulate_grad_batches": 2, "limit_val_batches": 0}
+    trainer = Trainer(**silent, **options)
+    trainer.fit(model, DataLoader(make_pairs(), batch_size=1), DataLoader(make_pairs()))
+    return {"weights": {name: each.clone() for name, each in model.net.state_dict().items()}}
 
 
 def describe_state(trainer: Trainer) -> dict:
@@ -170,6 +220,23 @@ def test_two_nodes_take_the_steps_of_one_process(runs, runs_of_two, run_of_one):
     both = [each for run in runs_of_two for each in losses(runs, run)]
     assert both == pytest.approx(losses(runs, run_of_one), rel=1e-5)
     assert len(both) == (8 + 8 + 4 if run_of_one == "one" else 10)
+
+
+@pytest.mark.parametrize("run", ["ddp_accumulated", "fsdp_accumulated"])
+def test_two_nodes_that_accumulate_unequal_segments_train_like_one_process(runs, run):
+    assert losses(runs, run) == pytest.approx(losses(runs, "one_accumulated"), rel=1e-5)
+
+
+def test_two_nodes_take_the_mean_over_the_targets_of_both_from_any_loader(runs):
+    net = make_pairs_model().net
+    pairs = make_pairs()
+    nats = [net.loss(*map(torch.atleast_2d, pair))[0].sum() for pair in pairs]
+    n_target = sum(int((targets_L != IGNORED).sum()) for _, targets_L in pairs)
+    (torch.stack(nats).sum() / n_target).backward()
+    expected = {name: (each - 0.5 * each.grad).detach() for name, each in net.named_parameters()}
+    for weights in load_of_each_rank(runs, "pairs", "weights"):
+        actual = {name: weights[name] for name in expected}
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
 
 
 def test_two_nodes_that_gather_weights_in_bfloat16_train_like_one_process(runs):

@@ -37,7 +37,9 @@ from .segments import (
     MeanNats,
     MemoryBank,
     RightAnswers,
+    StepMean,
     compile_in_place,
+    count_targets,
     recompute_layers,
     segment_loss,
 )
@@ -114,6 +116,9 @@ class LanguageModel(HoldsNetwork, LightningModule):
         # start without interruptions; TrainingStateCheckpoint counts and saves them.
         self.tokens_seen = self.segment_tokens = 0
         self.started_at = 0.0
+        self.step_mean = StepMean()
+        self.n_target = 0.0  # of the present segment, divided by the number of ranks
+        self.ends_step = True
         self.train_nats = MeanNats()
         self.metrics: dict[str, Metric] = {}
 
@@ -134,6 +139,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the mean nats of the segment; TrainingStateCheckpoint commits its memory."""
         segment = Segment.from_batch(batch, self.net.config.n_token)
+        self.n_target = count_targets(batch, segment, self.trainer)
+        self.ends_step = self.is_last_of_step(batch_idx)
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
         n_part = self.corpus.config.micro_batches if self.corpus else 1
         nats_BL, memory = segment_loss(self.net, segment, memory, n_part)
@@ -145,7 +152,17 @@ class LanguageModel(HoldsNetwork, LightningModule):
         if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(memory)
         # The denominator covers all ranks: DDP averages losses of unequal numbers of targets.
-        return nats_BL.sum() / (segment.loss_denominator or 1)
+        return nats_BL.sum() / (self.n_target or 1)
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        weight = self.step_mean.weigh(self.n_target)
+        super().backward(loss if weight == 1 else loss * weight, *args, **kwargs)
+        # Now, because after a validation the parameters of fsdp2 are others, without gradients.
+        self.step_mean.parameters = [*self.parameters()]
+        if self.ends_step:
+            # Before the hooks that measure and clip gradients.
+            self.step_mean.finish(self.trainer.accumulate_grad_batches)
+            self.step_mean = StepMean()
 
     def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Score a segment and update its memory; return nats_BL, nan where nothing is scored."""
@@ -226,6 +243,9 @@ class LanguageModel(HoldsNetwork, LightningModule):
     def on_train_start(self) -> None:
         if self.pass_limit and not self.trainer.fast_dev_run:
             self.print(self.pass_limit.describe())
+        # An earlier fit may have ended within a step.
+        self.step_mean = StepMean()
+        self.zero_grad()
         [config] = self.trainer.lr_scheduler_configs
         if self.global_step:
             # Settings given now override those restored from the checkpoint.
@@ -268,10 +288,15 @@ class LanguageModel(HoldsNetwork, LightningModule):
         """True if no gradients are accumulated, also before the first step."""
         return self.global_step > self.step_before
 
+    def is_last_of_step(self, batch_idx: int) -> bool:
+        n = batch_idx + 1
+        # Lightning takes a step after the last segment of an epoch, too.
+        is_last = self.trainer.is_last_batch or n == self.trainer.num_training_batches
+        return is_last or n % self.trainer.accumulate_grad_batches == 0
+
     def is_logged(self, step: int, batch_idx: int) -> bool:
         """Return True if this segment ends step number `step` and that step is logged."""
-        ends_step = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
-        return ends_step and self.is_logged_step(step)
+        return self.is_last_of_step(batch_idx) and self.is_logged_step(step)
 
     def is_logged_step(self, step: int) -> bool:
         every = self.trainer.log_every_n_steps

@@ -9,7 +9,9 @@ from inspect import signature
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
@@ -106,6 +108,52 @@ def segment_loss(
         nats.append(part_BL)
         memories.append(part_memory.tensors())
     return torch.cat(nats), memory.restore(join_rows(part_memory, memories))
+
+
+def count_targets(batch: Any, segment: Segment, trainer: Trainer) -> float:
+    """Return the scored targets of a batch on all ranks, divided by the number of ranks."""
+    n_target = segment.loss_denominator
+    if isinstance(batch, Segment) or trainer.world_size == 1:
+        return n_target
+    # A batch of another kind knows only those of its own rank.
+    device = segment.targets_BL.device
+    on_device = torch.tensor(n_target, dtype=accumulator_dtype(device), device=device)
+    return trainer.strategy.reduce(on_device, reduce_op="mean").item()
+
+
+class StepMean:
+    """Weigh the segments of a step: its gradient is the mean over all its targets.
+
+    Lightning averages the means of the segments, but these may have unequal numbers of targets. So
+    each mean is weighted with its targets, relative to the most of a segment until then (a weight
+    above 1 could overflow float16). At the end, the gradients are divided by the mean weight.
+    Segments of equal numbers leave every number as it is.
+    """
+
+    def __init__(self) -> None:
+        self.n_target = self.largest = 0.0
+        # Set after each segment; their gradients are those of the segments until then.
+        self.parameters: list[Parameter] = []
+
+    def weigh(self, n_target: float) -> float:
+        """Return the weight of the next segment."""
+        if n_target > self.largest:
+            self.scale_gradients(self.largest / n_target)
+            self.largest = n_target
+        self.n_target += n_target
+        return n_target / self.largest if self.largest else 1.0
+
+    def finish(self, n_segment: int) -> None:
+        """Divide the gradients of all segments, which Lightning has divided by `n_segment`."""
+        if self.n_target:
+            self.scale_gradients(n_segment * self.largest / self.n_target)
+
+    def scale_gradients(self, factor: float) -> None:
+        if factor == 1:
+            return
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
 
 def compile_in_place(net: Network) -> None:
