@@ -4,14 +4,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch import Callback, Trainer, callbacks
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import CSVLogger
 
+from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.training.callback_checks import check_callbacks, list_metrics
 from txl_lightning.training.cli import TxlCLI, set_up_libraries
 
 CALLBACK = "--trainer.callbacks+="
 STOPPING = f"{CALLBACK}EarlyStopping --trainer.callbacks.monitor="
 KEEPING = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.monitor="
+WRITING = f"{CALLBACK}ModelCheckpoint --trainer.callbacks."
 FOLDER = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.dirpath="
 
 
@@ -22,6 +26,32 @@ FOLDER = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.dirpath="
         (f"{STOPPING}val/los", "trainer.callbacks.monitor: invalid val/los; expected one of val/l"),
         (f"{KEEPING}val/token_accuracy", "trainer.callbacks.monitor: invalid val/token_accuracy; "),
         (f"{FOLDER}memory://bucket/x", "trainer.callbacks.dirpath: invalid memory://bucket/x; exp"),
+        # Of this network, whose memory is longer than its validations.
+        (f"{STOPPING}val/memory_gain --trainer.limit_val_batches=1", "invalid val/memory_gain;"),
+        (f"{KEEPING}val/memory_gain_error --model.eval_mem_len=0", "invalid val/memory_gain_err"),
+        (f"{STOPPING}train/loss --trainer.val_check_interval=9", "log_every_n_steps: invalid 10; "),
+        (f"{KEEPING}train/grad_norm --trainer.log_every_n_steps=0", "log_every_n_steps: invalid 0"),
+        (f"{WRITING}filename=best", "trainer.callbacks.filename: invalid best; expected another"),
+        (f"{WRITING}filename=x/../previous", "trainer.callbacks.filename: invalid x/../previous; "),
+        (
+            f"{WRITING}filename=crash-{{step}} --trainer.callbacks.auto_insert_metric_name=false",
+            "trainer.callbacks.filename: invalid crash-{step}; expected another name",
+        ),
+        (f"{WRITING}save_last=true", "trainer.callbacks.save_last: invalid True; expected false"),
+        (f"{WRITING}save_last=link", "trainer.callbacks.save_last: invalid link; expected false"),
+        (
+            f"{WRITING}filename=last --trainer.callbacks.dirpath=runs/../version_3/checkpoints/",
+            "trainer.callbacks.filename: invalid last; expected another name",
+        ),
+        (
+            f"{WRITING}filename=a --trainer.callbacks.enable_version_counter=false "
+            f"{WRITING}filename=a --trainer.callbacks.monitor=val/loss",
+            "trainer.callbacks.filename: invalid a; expected another name for each",
+        ),
+        (
+            f"{CALLBACK}OnExceptionCheckpoint --trainer.callbacks.dirpath=mine",
+            "trainer.callbacks: invalid OnExceptionCheckpoint; expected none that saves",
+        ),
         ("--trainer.barebones=true", "trainer.barebones: invalid true; expected false"),
     ],
 )
@@ -66,7 +96,70 @@ def test_any_monitor_is_accepted_beside_a_callback_of_another_package_that_may_l
     class Own(Callback):
         pass
 
-    check_callbacks([EarlyStopping("mine"), Own()], None)
+    check_callbacks(
+        Trainer(accelerator="cpu", callbacks=[EarlyStopping("mine"), Own()]), None, None
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        f"{KEEPING}val/memory_gain --trainer.callbacks.filename=best-{{step}}",
+        f"{STOPPING}train/loss --trainer.log_every_n_steps=2",
+        f"{WRITING}filename=best --trainer.callbacks.dirpath=mine",
+        f"{WRITING}save_last=true --trainer.callbacks.dirpath=mine",
+    ],
+)
+def test_monitors_that_are_logged_in_time_and_names_that_are_free_are_accepted(
+    accepted, small, tmp_path, options
+):
+    accepted("fit", *small, f"--trainer.default_root_dir={tmp_path / 'free'}", *options.split())
+    saved = tmp_path / "free" / "version_0" / "checkpoints" / "best.ckpt"
+    assert load_checkpoint(saved).saved["global_step"] == 4
+
+
+ARGUMENTS = {
+    "BatchSizeFinder": {},
+    "EarlyStopping": {"monitor": "val/loss"},
+    "GradientAccumulationScheduler": {"scheduling": {0: 1}},
+    "ModelPruning": {"pruning_fn": "l1_unstructured"},
+    "OnExceptionCheckpoint": {"dirpath": "crashed"},
+    "StochasticWeightAveraging": {"swa_lrs": 1e-3},
+    "ThroughputMonitor": {"batch_size_fn": len},
+    "Timer": {"duration": "00:00:01:00"},
+}
+UNUSABLE = {
+    "BackboneFinetuning", "BaseFinetuning", "BasePredictionWriter", "BatchSizeFinder",
+    "EMAWeightAveraging", "LearningRateFinder", "ModelPruning", "SpikeDetection",
+    "StochasticWeightAveraging", "WeightAveraging",
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*flops_per_batch")
+@pytest.mark.filterwarnings("ignore:.*fit.ckpt_path")  # of any Checkpoint
+@pytest.mark.parametrize("name", callbacks.__all__)
+def test_every_callback_of_lightning_changes_no_step_or_is_refused_in_one_line(
+    fit, tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(tmp_path)
+    if name == "DeviceStatsMonitor":
+        pytest.importorskip("psutil")
+    callback = getattr(callbacks, name)(**ARGUMENTS.get(name, {}))
+    options = {"max_steps": 3, "val_check_interval": 1, "limit_val_batches": 1}
+    logger = CSVLogger(tmp_path, name="all")
+    options |= {"logger": logger, "callbacks": [callback], "log_every_n_steps": 1}
+    if name in UNUSABLE:
+        with pytest.raises(ValueError, match=rf"^trainer\.callbacks: invalid {name}; expected .+$"):
+            fit(**options)
+        assert not Path(logger.log_dir).exists()
+        return
+    if isinstance(callback, callbacks.ModelSummary):
+        options["enable_model_summary"] = True
+    if isinstance(callback, callbacks.ProgressBar):
+        options["enable_progress_bar"] = True
+    record = fit(**options)
+    usual = {**options, "callbacks": [], "logger": CSVLogger(tmp_path, name="alone")}
+    assert record.losses == fit(**usual).losses
 
 
 def test_config_is_saved_whatever_objects_a_callback_has(accepted, small, tmp_path):

@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -250,6 +251,20 @@ def test_rows_that_a_resumed_run_logs_again_are_dropped_also_of_a_validation_sti
         path.write_text("\n".join(rows))
         logger.drop_rows(2, validation_due=is_due)
         assert path.read_text().split()[1:] == kept
+
+
+@pytest.mark.parametrize("tokens", [1000, 16_777_219, 3_000_000_129])
+def test_resumed_run_keeps_its_last_validation_although_tokens_are_logged_in_float32(
+    tmp_path, tokens
+):
+    logger = RunLogger(tmp_path, name="", version="0")
+    # Rounded up, and more than the run has read.
+    for step, seen in enumerate((tokens, 1.01 * tokens)):
+        values = {"val/nats": 1.0, "val/tokens_seen": float(np.float32(seen))}
+        logger.log_metrics(values, step)
+    logger.save()
+    logger.drop_rows(2, False, tokens)
+    assert [row["step"] for row in logger.experiment.read_rows()] == ["0"]
 
 
 @pytest.mark.parametrize("row", WRONG_ROWS)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
@@ -43,7 +42,7 @@ from .segments import (
     recompute_layers,
     segment_loss,
 )
-from .training_state import NonFiniteGuard, TrainingStateCheckpoint
+from .training_state import NonFiniteGuard, TrainingStateCheckpoint, refuse_callbacks
 
 TRAINED = "trained"  # key in a checkpoint of WeightAverage: the weights, beside their average
 AVERAGE = "average"  # and in fit, the average
@@ -220,10 +219,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": by_step}
 
     def configure_callbacks(self) -> list[Callback]:
-        for each in self.trainer.callbacks:
-            is_exact = not isinstance(each, WeightAveraging | StochasticWeightAveraging)
-            expected = "WeightAverage of txl_lightning, which resumes exactly"
-            require(is_exact, "trainer.callbacks", type(each).__name__, expected)
+        refuse_callbacks(self.trainer.callbacks)
         self.guard = NonFiniteGuard(self.optim.max_skipped_updates)
         return [self.guard, TrainingStateCheckpoint()]
 

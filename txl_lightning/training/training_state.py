@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from ..data.stream import Segment, TrainingLoader
-from ..errors import CheckpointError, NonFiniteError
+from ..errors import CheckpointError, NonFiniteError, require
 from ..imports import find_version, is_class_path, name_class, warn_if_local
 from ..model.contract import join_rows
 from ..model.parts import is_onednn_faster
@@ -29,6 +29,27 @@ from . import loops
 from .ranks import gather_shards, local_part
 
 State = dict[str, Any]
+AVERAGE = "WeightAverage of txl_lightning, which resumes exactly"
+REFUSED = {
+    callbacks.BackboneFinetuning: "none that needs a part named backbone",
+    callbacks.BatchSizeFinder: "data.batch_size, and data.micro_batches if memory is short",
+    callbacks.LearningRateFinder: "model.optim.lr, or runs of txl-lightning sweep",
+    callbacks.ModelPruning: "none that replaces weights, which a resume would lose",
+    callbacks.SpikeDetection: "none that skips batches; model.optim.max_skipped_updates does",
+    callbacks.StochasticWeightAveraging: AVERAGE,
+    callbacks.WeightAveraging: AVERAGE,
+}
+"""Lightning's callbacks that need what is not here, and what to use instead."""
+UNFINISHED = callbacks.BaseFinetuning, callbacks.BasePredictionWriter
+
+
+def refuse_callbacks(given: list[Callback]) -> None:
+    for each in given:
+        name = type(each).__name__
+        is_whole = type(each) not in UNFINISHED
+        require(is_whole, "trainer.callbacks", name, "a class that is derived from it")
+        for kind, expected in REFUSED.items():
+            require(not isinstance(each, kind), "trainer.callbacks", name, expected)
 
 
 class NonFiniteGuard(Callback):

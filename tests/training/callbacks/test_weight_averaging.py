@@ -144,6 +144,25 @@ def test_second_fit_has_its_own_average_and_only_the_network_is_copied(train):
         assert copied.head.out.weight is copied.embedding.weight
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_average_is_validated_and_saved_with_the_present_buffers(make_model, train, last, dtype):
+    model = make_model()
+    model.net.register_buffer("statistics", torch.zeros(3).to(dtype))
+    validated = []
+
+    class Run(callbacks.Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            module.net.statistics.add_(torch.ones(3).to(dtype))
+
+        def on_validation_batch_start(self, trainer, module, *_):
+            validated.append(module.net.statistics.clone())
+
+    options = {"accumulate_grad_batches": 2, "max_steps": 2, "val_check_interval": 3}
+    train(Run(), WeightAverage(0.5), model=model, **options)
+    assert torch.equal(load(last())["statistics"], torch.full((3,), 4).to(dtype))
+    assert torch.equal(validated[-1], torch.full((3,), 3).to(dtype))
+
+
 def test_other_averages_and_invalid_numbers_are_refused(train):
     means = callbacks.EMAWeightAveraging(), callbacks.WeightAveraging()
     for other in (*means, callbacks.StochasticWeightAveraging(1e-3)):

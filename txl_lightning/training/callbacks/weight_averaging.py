@@ -15,6 +15,7 @@ from ..module import AVERAGE, TRAINED, LanguageModel
 class WeightAverage(Callback):
     """Average the weights; validation measures the average, and other commands load it.
 
+    Buffers are not averaged: they are those of the network at present.
     Training is not changed: its weights are kept aside during a validation, and saved beside the
     average. Before the average begins, validation measures the weights.
 
@@ -57,6 +58,11 @@ class WeightAverage(Callback):
             weight = 1 / self.count if self.decay is None else 1 - self.decay
             for mean, now in zip(self.average.parameters(), module.net.parameters(), strict=True):
                 mean.lerp_(now.to(mean), weight)
+        if self.average is not None:
+            # As torch's AveragedModel does: running statistics are averages already, and others
+            # (counts, masks) have no mean. After each segment, because a forward pass changes them.
+            for kept, now in zip(self.average.buffers(), module.net.buffers(), strict=True):
+                kept.copy_(now)
 
     def load_average(self, trainer: Trainer, module: LanguageModel) -> None:
         """Load the average into the network, and keep a copy of its trained weights."""
