@@ -1,8 +1,11 @@
 """Bits per byte of a text by general compressors: alone, and after a training text."""
 
 import lzma
+import subprocess
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from experiments import common
@@ -10,10 +13,11 @@ from txl_lightning.data.settings import DataConfig
 
 ORDER, MEMORY = 16, 2**30
 """Of PPMd: the longest context in bytes, and the bytes of its memory."""
+GENERAL = ("xz", "ppmd")
 
 
 def measure_all(args: Namespace, choose_text: Callable[[Namespace], DataConfig]) -> None:
-    for name in COUNT:
+    for name in GENERAL:
         common.measure_once(args, name, measure, name, choose_text)
 
 
@@ -47,4 +51,13 @@ def count_ppmd(text: bytes, order: int = ORDER) -> int:
     return len(encoder.encode(text)) + len(encoder.flush())
 
 
-COUNT = {"xz": count_xz, "ppmd": count_ppmd}
+def count_zpaq(text: bytes) -> int:
+    # Its header has the name and date of a file: some tens of bytes, in both sizes of count_bits.
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "text").write_bytes(text)
+        command = ["zpaq", "add", "text.zpaq", "text", "-m5", "-t1"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        return (Path(folder) / "text.zpaq").stat().st_size
+
+
+COUNT = {"xz": count_xz, "ppmd": count_ppmd, "zpaq": count_zpaq}

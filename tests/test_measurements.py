@@ -7,6 +7,7 @@ known by how many these are.
 import copy
 import json
 import math
+import shutil
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -66,11 +67,12 @@ def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net
     assert expect("test", seen[8]).expected < found["best"]
 
 
-@pytest.mark.parametrize("reading", ["memory", "alone", "window"])
+@pytest.mark.parametrize("reading", ["memory", "alone", "window", "cached"])
 def test_a_position_in_the_segment_is_predicted_from_as_many_tokens_as_it_says(make_net, reading):
     net, ids = make_net(n_layer=1, mem_len=16), draw_text(6, 64 * 16)
     nats_GL = fragmentation.nats_by_position(net, ids, 16, reading)
     seen_L = {"alone": np.arange(1, 17), "memory": np.arange(17, 33), "window": np.full(16, 16)}
+    seen_L["cached"] = seen_L["window"]
     seen_N = np.minimum(np.tile(seen_L[reading], 64), np.arange(len(ids)))
     expected_N = nats_of(net, ids, np.arange(1, len(ids)), seen_N[1:])
     np.testing.assert_allclose(nats_GL.ravel()[1:], expected_N, rtol=1e-9)
@@ -342,7 +344,8 @@ def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
     def fit(folder, options):
         folder.mkdir()
         last = 1 + abs(math.log(options["model.optim.lr"] / best))
-        (folder / "metrics.csv").write_text(f"step,val/nats\n1,{9 - last}\n2,{last}\n")
+        # The end of a curve counts, not its least value.
+        (folder / "metrics.csv").write_text(f"step,val/nats\n1,{0.5 - last}\n2,{last}\n")
         return replace(finished, folder=folder, options=options)
 
     monkeypatch.setattr(common, "fit", fit)
@@ -353,6 +356,76 @@ def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
     assert found["val"][f"{best:g}"] == 1
     assert {f"{2 * best:g}", f"{best / 2:g}"} < set(found["val"])
     assert f"{beyond:g}" in found["val"]
+    nats = [curve["val/nats"][-1] for curve in found["curves"].values()]
+    assert nats == [*found["val"].values()]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "kind"), [(depth, "4"), (attention_length, "python_source, memory")]
+)
+def test_rates_are_tuned_in_trainings_as_long_as_those_that_count(
+    args, monkeypatch, experiment, kind
+):
+    steps = []
+
+    def fit(folder, options):
+        steps.append(options["trainer.max_steps"])
+        raise InterruptedError
+
+    monkeypatch.setattr(common, "fit", fit)
+    monkeypatch.setattr(args, "fast", False)
+    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
+    with pytest.raises(InterruptedError):
+        experiment.choose_rate(args, kind)
+    with pytest.raises(InterruptedError):
+        experiment.measure(args, kind, 1)
+    assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"trainer.precision": "bf16-mixed"},
+        {"data.tgt_len": 9},
+        {"model.net.n_layer": 2},
+        {"config": "configs/quickstart.yaml"},
+    ],
+)
+def test_a_run_with_another_setting_has_another_folder(tmp_path, changed):
+    options = {"data.tgt_len": 8, "trainer.precision": "32-true"}
+    folder = common.find_folder(tmp_path, "4, memory 1", options)
+    assert folder == common.find_folder(tmp_path, "4, memory 1", dict(reversed(options.items())))
+    assert folder != common.find_folder(tmp_path, "4, memory 1", options | changed)
+
+
+@pytest.fixture
+def measured(args):
+    """Arguments whose results have a record of kind 4 and seed 1."""
+    vars(args).update(seeds=[1], only=["4"], again=False, origin={"date": "2026"})
+    args.settings = {"precision": "32-true"}
+    common.measure_kinds(args, lambda args, kind, seed: {"kind": kind, "bits": 1})
+    return args
+
+
+def test_a_record_is_not_returned_for_another_precision(measured, capsys):
+    measured.settings = {"precision": "bf16-mixed"}
+    before = measured.out.read_text()
+    with pytest.raises(SystemExit, match="3"):
+        common.measure_kinds(measured, lambda args, kind, seed: {"kind": kind, "bits": 2})
+    message = "4 1 was measured with --precision 32-true; expected bf16-mixed; give another --out"
+    assert capsys.readouterr().err.strip().endswith(message)
+    assert measured.out.read_text() == before
+
+
+def test_again_measures_a_record_once_more_as_another_kind(measured):
+    measured.again = True
+    for bits in (2, 3):
+        common.measure_kinds(
+            measured, lambda args, kind, seed, bits=bits: {"kind": kind, "bits": bits}
+        )
+    records = common.load_records(measured.out)
+    assert (records["4 1"]["kind"], records["4 1"]["bits"]) == ("4", 1)
+    assert (records["4 1, again"]["kind"], records["4 1, again"]["bits"]) == ("4, again", 2)
 
 
 @pytest.mark.parametrize("name", ["xz", "ppmd"])
@@ -372,13 +445,15 @@ def test_a_compressor_is_measured_alone_and_after_the_training_text(monkeypatch,
 def skip_without(name):
     if name == "ppmd":
         pytest.importorskip("pyppmd")
+    elif name == "zpaq" and not shutil.which(name):
+        pytest.skip("needs the program zpaq")
 
 
-@pytest.mark.parametrize("name", ["xz", "ppmd"])
+@pytest.mark.parametrize("name", ["xz", "ppmd", "zpaq"])
 def test_bits_after_a_text_are_of_what_that_text_does_not_contain(name):
     skip_without(name)
     text = bytes(torch.randint(256, (20_000,), generator=torch.manual_seed(0)).tolist())
-    assert compressors.count_bits(name, text) == pytest.approx(8, abs=0.4)
+    assert compressors.count_bits(name, text) == pytest.approx(8, abs=0.5)
     assert compressors.count_bits(name, text, text) < 0.2
 
 

@@ -33,6 +33,8 @@ def main() -> None:
     args = common.parse_args(__file__, __doc__, vary="weights", kinds=KINDS)
     for kind in args.only:
         common.measure_once(args, f"ppmd {kind}", compress, kind)
+        if shutil.which("zpaq"):
+            common.measure_once(args, f"zpaq {kind}", compress_by_mixing, kind)
     common.measure_kinds(args, measure)
 
 
@@ -60,21 +62,44 @@ def copy_novels(source: Path, target: Path) -> Path:
     return target
 
 
-def compress(args: Namespace, kind: str) -> dict[str, Any]:
-    """Return bits per byte of the test text by PPMd, alone and after the training text."""
+def open_splits(args: Namespace, kind: str) -> tuple[str, dict[str, bytes]]:
+    """Return the fingerprint of a text, and the bytes of its splits."""
     options = choose_text(args, kind)
     names = ("path", "corpus", "split")
     given = {n: options[f"data.{n}"] for n in names if f"data.{n}" in options}
     store = DataConfig(**given, vocab="bytes").open_text()
     end = 20_000 if args.fast else None
     splits = {split: store.ids(split)[:end].tobytes() for split in ("train", "val", "test")}
+    return store.manifest["text"], splits
+
+
+def compress_by_mixing(args: Namespace, kind: str) -> dict[str, Any]:
+    """Return bits per byte of the test text by zpaq -m5, alone and after other text.
+
+    Its tables grow with the text, at powers of two: differences of sizes across one are wrong.
+    After training and validation text together they mostly have their final size.
+    """
+    text, splits = open_splits(args, kind)
+    train, val, test = splits.values()
+    return {
+        "kind": f"zpaq {kind}",
+        "text": text,
+        "bytes": {split: len(each) for split, each in splits.items()},
+        "alone": compressors.count_bits("zpaq", test),
+        "after": compressors.count_bits("zpaq", test, train + val),
+    }
+
+
+def compress(args: Namespace, kind: str) -> dict[str, Any]:
+    """Return bits per byte of the test text by PPMd, alone and after the training text."""
+    text, splits = open_splits(args, kind)
     train, val, test = splits.values()
     bits = {order: compressors.count_bits("ppmd", val, train, order=order) for order in ORDERS}
     order = min(ORDERS, key=bits.__getitem__)
     return {
         "kind": f"ppmd {kind}",
-        "text": store.manifest["text"],
-        "bytes": {split: len(text) for split, text in splits.items()},
+        "text": text,
+        "bytes": {split: len(each) for split, each in splits.items()},
         "val": {str(key): value for key, value in bits.items()},
         "order": order,
         "alone": compressors.count_bits("ppmd", test, order=order),
@@ -93,7 +118,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     chosen = tests["both"]["adapt"]["values"]
     for name, fields in PARTS.items():
         tests[name] = run.evaluate(how | {field: chosen[field] for field in fields})
-    kept = ("tokens_scored", "seconds", "adaptation", "adapt")
+    kept = ("tokens_scored", "seconds", "adaptation", "adapt", "interval")
     found = {name: {key: test[key] for key in kept} for name, test in tests.items()}
     fields = {"kind": kind, "seed": seed, "chosen": chosen, "steps": options["trainer.max_steps"]}
     bits = {name: test["bits_per_byte"] for name, test in tests.items()}
