@@ -181,6 +181,21 @@ def test_sizes_of_which_no_steps_can_be_planned_are_refused(long_text, name):
         adopt(long_text, f"--data.{name}=0")
 
 
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ([], "; 5 min, at most 30 passes over the text"),
+        (["--plan.minutes=2"], "; 2 min, at most 30 passes over the text"),
+        (["--trainer.max_steps=2000"], "; 2,000 steps"),
+        (["--plan.minutes=2", "--trainer.max_steps=9"], "; 2 min, at most 9 steps"),
+        (["--plan.minutes=null"], "; 30 passes over the text"),
+    ],
+)
+def test_recipe_says_what_ends_the_run(long_text, capsys, words, end):
+    adopt(long_text, *words)
+    assert capsys.readouterr().err.strip().endswith(end)
+
+
 def has_recipe(record, size, minutes):
     """Return True if a measured run has the recipe of a size of texts and of so many minutes."""
     recipe = own_text.choose_recipe(size, minutes) | own_text.choose_vocabulary(size, None)

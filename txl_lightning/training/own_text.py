@@ -207,7 +207,7 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     limit = f"{minutes:g} min, at most " if minutes else ""
     steps = settings.trainer.max_steps
     passes = settings.trainer.max_epochs
-    ends = [f"{passes:,} passes over the text"] if passes >= 0 else []
+    ends = [f"{passes:,} pass{'es' * (passes != 1)} over the text"] if passes >= 0 else []
     ends += [f"{steps:,} steps"] if steps >= 0 else []
     duration = limit + " and ".join(ends)
     sizes = f"{net.n_layer} layers of {net.d_model}, dropout {net.dropout:g}"
