@@ -212,6 +212,13 @@ def flush_to_disk(path: Path) -> None:
         os.close(handle)
 
 
+def refuse_pointer(path: Path) -> None:
+    """Raise DataError for a pointer of Git LFS, which stands for a file that is not there."""
+    with path.open("rb") as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise DataError(f"{path}: a Git LFS pointer in place of the file; run: git lfs pull")
+
+
 def has_ending(path: Path, endings: Iterable[str]) -> bool:
     """Return True if a name ends with one of the endings, in small letters or capitals."""
     return path.name.lower().endswith(tuple(endings))

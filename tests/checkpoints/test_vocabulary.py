@@ -51,6 +51,7 @@ def test_saved_vocabulary_and_bytes_are_read(tmp_path):
         (b'["a", "b", "c", 4]', "expected words"),
         (b"[" * 100_000, "it has 1 tokens"),
         (b"\xff\xfe", "byte 0 is not UTF-8 text"),
+        (b"version https://git-lfs.github.com/spec/v1\nsize 9\n", "a Git LFS pointer in place"),
         (None, "No such file"),
     ],
 )

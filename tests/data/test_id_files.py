@@ -175,6 +175,13 @@ def test_a_file_of_another_format_is_refused_by_its_mark(open_ids, mark):
         open_ids("a.bin")
 
 
+@pytest.mark.parametrize("name", ["a.bin", "a.npy", "a.ds"])
+def test_a_git_lfs_pointer_is_not_read_as_ids(open_ids, name):
+    Path(name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(DataError, match=rf"{name}: a Git LFS pointer in place of the file; run:"):
+        open_ids(name)
+
+
 def test_an_assumed_type_must_hold_all_ids_of_the_vocabulary(open_ids):
     MANY.astype("<u2").tofile("a.bin")
     with pytest.raises(DataError, match=r"a.bin: a vocabulary of 100,000 needs a larger type"):

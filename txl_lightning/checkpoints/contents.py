@@ -24,7 +24,7 @@ from ..errors import (
     invalid_text,
     require,
 )
-from ..files import name_in_utf8, read_json, replace_file
+from ..files import LFS_POINTER, name_in_utf8, read_json, replace_file
 from ..model import Network, NetworkConfig
 from ..runs.folder import VOCAB
 
@@ -42,7 +42,7 @@ LINE_ENDS = {"<eos>": "eos", "<S>": "double_eos"}
 COMPUTED = {"pos_emb.inv_freq", "transformer.pos_emb.inv_freq"}
 PAGE = "a web page in place of the file; download the file itself"
 SUBSTITUTES = {
-    b"version https://git-lfs": "a Git LFS pointer in place of the file; run: git lfs pull",
+    LFS_POINTER: "a Git LFS pointer in place of the file; run: git lfs pull",
     b"<!doctype html": PAGE,
     b"<html": PAGE,
 }

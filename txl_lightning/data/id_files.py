@@ -16,6 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError, convert_fields, require_at_least
+from ..files import refuse_pointer
 from .text_files import SPLITS, SUFFIXES
 from .vocab.base import Piece, Vocabulary
 
@@ -144,6 +145,7 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     """Return the ids of a file; DataError if it is truncated or its index does not fit it."""
     if path.suffix not in SUFFIXES:
         raise DataError(f"data.ids: invalid {path}; expected a file {', '.join(SUFFIXES)}")
+    refuse_pointer(path)
     layout = read_layout(path, options)
     n_byte = path.stat().st_size
     expected = layout.offset + layout.n_id * layout.dtype.itemsize

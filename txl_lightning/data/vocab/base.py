@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ...errors import ClassError, DataError, invalid_text
+from ...files import refuse_pointer
 from ...imports import import_class, is_class_path, is_local, name_class, names_class
 
 if TYPE_CHECKING:
@@ -254,6 +255,7 @@ def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabular
     Words are in the order of their ids: one per line, or JSON, as a list or with their ids.
     OSError if the file cannot be read, ValueError if it is none of these.
     """
+    refuse_pointer(path)
     # Without a byte order mark.
     text = path.read_text(encoding="utf-8").removeprefix("\ufeff")
     try:
