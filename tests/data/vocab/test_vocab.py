@@ -257,6 +257,7 @@ def test_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
         ("none.txt", None, "No such file or directory"),
         ("empty.txt", b" \n", "it has no words"),
         ("latin.txt", b"caf\xe9", "'utf-8' codec can't decode"),
+        ("lfs.txt", b"version https://git-lfs.github.com/spec/v1\nsize 9\n", "a Git LFS pointer"),
         ("cut.json", b'{"kind": "wor', NOT_OURS),
         ("number.json", b"7", NOT_OURS),
         ("other.txt", b'{"a": "b"}', NOT_OURS),
