@@ -1,10 +1,12 @@
 """Classes of other packages: imported only if the command line allows their package."""
 
+import hashlib
 import os
 import sys
 import warnings
 from collections.abc import Iterable
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 from .errors import ClassError, require
@@ -90,3 +92,19 @@ def find_version(package: str) -> str:
         return str(getattr(sys.modules[package], "__version__", "") or metadata.version(package))
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def hash_code(kind: type) -> str:
+    """Return a hash of the modules of a class and its bases, and of the versions of packages.
+
+    Our own modules and Python's count as unchanged.
+    """
+    sha256 = hashlib.sha256()
+    ours = {__name__.partition(".")[0], *sys.stdlib_module_names}
+    for name in sorted({base.__module__ for base in kind.__mro__}):
+        package = name.partition(".")[0]
+        if package not in ours:
+            file = getattr(sys.modules[name], "__file__", None)
+            sha256.update(f"{name} {find_version(package)}\n".encode())
+            sha256.update(Path(file).read_bytes() if file else b"")
+    return sha256.hexdigest()

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from txl_lightning import CorpusDataModule
 from txl_lightning.checkpoints import LoadedCheckpoint
 from txl_lightning.commands.evaluate import find_id_options
 from txl_lightning.data import id_files
 from txl_lightning.data.id_files import IdOptions
 from txl_lightning.data.settings import DataConfig, find_kind
+from txl_lightning.data.store import EvalText, Store
 from txl_lightning.errors import DataError
+from txl_lightning.files import short_hash, write_json
 
 IDS = np.random.default_rng(0).integers(0, 300, 2000)
 STARTS = [0, 7, 8, 500, 1500, 1999]
@@ -326,6 +329,58 @@ def test_a_tokenizer_gives_ids_their_text_and_bytes(open_ids, tmp_path):
     assert store.manifest["bytes"] == text.manifest["bytes"]
     assert store.bytes_per_token("train") == text.bytes_per_token("train")
     assert store.vocab.decode(store.ids("train")).startswith("a book of words, and more words\na")
+
+
+@pytest.mark.parametrize("is_special", [True, False])
+def test_marks_between_the_texts_of_ids_have_no_bytes(open_ids, is_special):
+    Path("text.txt").write_text("a book of words, and more words\n" * 200)
+    text = DataConfig(path="text.txt", vocab="bpe", split=ALL_TRAIN).open_text()
+    tokenizer = json.loads(text.vocab.tokenizer)
+    mark = text.vocab.n_token
+    same = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = {"id": mark, "content": "<|endoftext|>", "special": is_special} | same
+    tokenizer["added_tokens"].append(added)
+    Path("tokenizer.json").write_text(json.dumps(tokenizer))
+    np.save("a.npy", np.concatenate([text.ids("train")[:50], [mark] * 9, text.ids("train")[50:]]))
+    options = {} if is_special else {"separator": mark}
+    store = open_ids("a.npy", vocab="tokenizer.json", **options)
+    assert store.n_byte == text.n_byte
+    expected = text.n_byte["train"] / (len(text.ids("train")) + 9)
+    assert store.bytes_per_token("train") == pytest.approx(expected)
+    scored = EvalText.from_store("a", store, "train")
+    assert scored.count_bytes(np.arange(len(scored.tokens))) == text.n_byte["train"]
+    # In a text, a mark has its letters.
+    Path("marked.txt").write_text("a book<|endoftext|>a book")
+    marked = DataConfig(path="marked.txt", vocab="tokenizer.json", split=ALL_TRAIN).open_text()
+    scored = EvalText.from_store("marked", marked, "train")
+    assert mark in marked.ids("train")
+    assert scored.count_bytes(np.arange(len(scored.tokens))) == marked.n_byte["train"] == 25
+    # Until version 8, a store counted marks as text.
+    folder = store.folder
+    manifest = store.manifest | {"version": 8, "bytes": {"train": 10**6, "val": 0, "test": 0}}
+    write_json(manifest | {"checksum": short_hash(manifest)}, folder / "manifest.json")
+    assert Store(folder, store.data_dir).n_byte == text.n_byte
+    assert f"{text.n_byte['train']:,} bytes" in Store(folder, store.data_dir).describe()
+
+
+@pytest.mark.parametrize(
+    "options", [{"separator": 4}, {"separator": None}, {"starts": "b.npy"}, {"starts": "c.npy"}]
+)
+def test_a_run_on_ids_continues_only_with_the_same_documents(open_ids, options):
+    np.save("a.npy", IDS)
+    # As many documents as the separator makes, and their places but for one.
+    starts = np.concatenate([[0], np.flatnonzero(IDS[:-1] == 3) + 1])
+    np.save("b.npy", starts)
+    starts[-1] += 1
+    np.save("c.npy", starts)
+    settings = {"ids": "a.npy", "split": ALL_TRAIN, "order": "shuffled"}
+    before = CorpusDataModule(**settings, id_options={"separator": 3})
+    after = CorpusDataModule(**settings, id_options=options)
+    if options == {"starts": "b.npy"}:
+        after.load_state_dict(before.state_dict())
+        return
+    with pytest.raises(DataError, match=r"data \(a.npy\): the checkpoint's is .*, this text's"):
+        after.load_state_dict(before.state_dict())
 
 
 def test_training_on_ids_and_on_a_store_of_them_is_the_same(txl, small, tmp_path, monkeypatch):

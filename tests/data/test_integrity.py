@@ -143,3 +143,27 @@ def test_damaged_cache_is_recomputed_with_a_message(open_store, tmp_path, capsys
         assert content(open_store()) == expected
         lines = capsys.readouterr().err.splitlines()
         assert sorted(lines) == [f"warning: {path}: damaged; computed again" for path in caches]
+
+
+def test_a_damaged_store_in_a_folder_is_refused_and_keeps_other_files(txl, text_file):
+    command = ("prepare", text_file, "--out=store")
+    assert txl(*command)[0] == 0
+    path = Path("store/train.ids")
+    (path.parent / "notes.txt").write_text("mine")
+    assert txl(*command, "--check=true")[0] == 0
+    flip_bit(path, 99)
+    # Without a check, a file that was changed is read again.
+    for more in ([], ["--check=true"]):
+        code, output = txl(*command, *more)
+        advice = "remove the folder, and prepare the text again"
+        assert (code, output.err.strip()) == (3, f"error: out: {path}: damaged: its checksum is "
+                                                 f"not the manifest's; {advice}")  # fmt: skip
+    assert Path("store/notes.txt").read_text() == "mine"
+
+
+def test_check_of_a_folder_finds_changes_that_keep_the_time_stamp(txl, text_file, monkeypatch):
+    command = ("prepare", text_file, "--out=store")
+    assert txl(*command)[0] == 0
+    monkeypatch.setattr(store, "cache_result", lambda *_: "")
+    flip_bit(Path("store/train.ids"), 99)
+    assert [txl(*command, *more)[0] for more in ([], ["--check=true"])] == [0, 3]

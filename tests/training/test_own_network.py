@@ -1,5 +1,6 @@
 """A network of a user's package, that of docs/own_network.md, has all that a TransformerXL has."""
 
+import importlib
 import json
 import re
 import sys
@@ -15,6 +16,7 @@ import txl_lightning
 from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig, imports
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.vocab import load_vocabulary
 from txl_lightning.model import CachedReader, EvalLengths, make_reader
 from txl_lightning.model.config import describe_config, make_config
@@ -513,6 +515,29 @@ def test_vocabulary_of_a_package_encodes_saves_and_decodes(txl, refused, small, 
     assert (code, "best.ckpt: data.vocab: a config may not import" in line) == (4, True), line
     code, output = txl("generate", "runs/version_0", ALLOW, "--prompt=ab", "--max_new_tokens=5")
     assert (code, output.out[:2], output.out.strip().isalpha()) == (0, "ab", True), output
+
+
+def test_a_changed_vocabulary_of_a_package_encodes_again(own_package, text_file, monkeypatch):
+    monkeypatch.chdir(text_file.parent)
+    imports.allow_imports(["my_package"])
+    settings = {"path": str(text_file), "vocab": "my_package.Letters"}
+    ids = []
+    fingerprints = []
+    changed = VOCABULARY.replace("ord(self.first)\n\n", "ord(self.first) ^ 1\n\n")
+    for code in (VOCABULARY, VOCABULARY + "# A comment\n", changed):
+        Path("my_package.py").write_text(code)
+        sys.modules.pop("my_package", None)
+        importlib.invalidate_caches()
+        store = DataConfig(**settings).open_text()
+        ids.append(store.ids("train")[:50].tolist())
+        fingerprints.append(store.fingerprint)
+        # A saved one has its code, too.
+        Path("vocab.json").write_text(store.vocab.to_json())
+        saved = DataConfig(**settings | {"vocab": "vocab.json"}).open_text()
+        assert saved.ids("train")[:50].tolist() == ids[-1]
+    assert ids[0] == ids[1] != ids[2]
+    # A checkpoint continues if the ids are the same.
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
 
 
 @pytest.mark.slow

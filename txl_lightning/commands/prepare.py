@@ -28,7 +28,7 @@ def prepare_command(
         out: Folder for a store that needs no text, for data.store; left out, in the data directory.
         workers: Processes that encode it, or the address of a Ray cluster (ray://HOST:10001, or
             auto), whose nodes all have the text and the folder.
-        check: Verify the checksums of a prepared text, and encode it again if it is damaged.
+        check: Verify the checksums of a prepared text; without out, encode a damaged one again.
         **text: Settings of fit, there with the prefix data.
     """
     if name in TASKS:
@@ -48,7 +48,8 @@ def prepare_command(
         return
     require(kind != "store", "out", out, "null with a store; copy its folder")
     check_folder_writable("out", Path(out).parent)
-    print_store(name, prepare_folder(config.make_recipe(), Path(out), config.data_folder, workers))
+    where = Path(out), config.data_folder
+    print_store(name, prepare_folder(config.make_recipe(), *where, workers, whole=check))
 
 
 def print_store(name: str, store: Store) -> None:
@@ -56,7 +57,7 @@ def print_store(name: str, store: Store) -> None:
     print(f"{store.vocab.n_token:,} {store.vocab.unit}s in the vocabulary")
     for split in SPLITS:
         n_token, n_unknown = (store.manifest[name][split] for name in ("tokens", "unknown"))
-        n_byte = f"{store.manifest['bytes'][split]:>13,} bytes"
+        n_byte = f"{store.n_byte[split]:>13,} bytes"
         # The text of ids may be unknown.
         counts = [f"{n_token:>13,} tokens", *[n_byte] * (store.bytes_per_token(split) is not None)]
         if store.manifest["documents"]:

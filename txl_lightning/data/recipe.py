@@ -19,12 +19,20 @@ import numpy as np
 from .. import files
 from ..errors import DataError, StorageError, print_notice, require
 from ..files import cache_result
-from ..imports import ALLOWED, allow_imports
+from ..imports import ALLOWED, allow_imports, hash_code
 from ..progress import Advance, show_progress
 from .id_files import IDS, IdOptions, IdSlice
 from .store import Store, build_store
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
-from .vocab.base import BUILT_IN, Ids, Piece, Vocabulary, build_vocabulary, load_vocabulary
+from .vocab.base import (
+    BUILT_IN,
+    Ids,
+    Piece,
+    Vocabulary,
+    build_vocabulary,
+    find_own_class,
+    load_vocabulary,
+)
 from .vocab.subwords import LARGEST, SubwordOptions
 from .vocab.words import WordOptions
 
@@ -79,6 +87,8 @@ class Recipe:
             case name if name not in (*BUILT_IN, IDS):
                 vocab = files.sha256_file(Path(name)) if Path(name).is_file() else name
                 description |= {"vocab": vocab, "words": asdict(self.words.fill())}
+                if own := find_own_class(name):
+                    description["code"] = hash_code(own)
         # As a manifest has it: tuples become lists.
         return json.loads(json.dumps(description))
 
@@ -147,8 +157,10 @@ def prepare_text(
     return Store(folder, data_dir)
 
 
-def prepare_folder(recipe: Recipe, folder: Path, data_dir: Path, workers: Workers = 1) -> Store:
-    """Return the store of a text in this folder, built if absent."""
+def prepare_folder(
+    recipe: Recipe, folder: Path, data_dir: Path, workers: Workers = 1, whole: bool = False
+) -> Store:
+    """Return the store of a text in this folder, built if absent; DataError if it is damaged."""
     description = recipe.describe(data_dir)
     files.create_folder(folder, partial(recipe.build, description=description, workers=workers))
     store = Store(folder, data_dir)
@@ -156,6 +168,9 @@ def prepare_folder(recipe: Recipe, folder: Path, data_dir: Path, workers: Worker
     same = {name: store.manifest.get(name) for name in description.keys() - {"bytes"}}
     expected = "a new folder, or a store of the same text"
     require(same.items() <= description.items(), "out", folder, expected)
+    # It may have other files of the user, so that it is not replaced.
+    if problem := store.find_damage(whole):
+        raise DataError(f"out: {problem}; remove the folder, and prepare the text again")
     return store
 
 

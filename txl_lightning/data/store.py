@@ -45,13 +45,25 @@ def build_store(
     """Write the pieces of each split, and a manifest with a description, the counts and checksums;
     the vocabulary is in the folder."""
     # The bytes of ids are summed over their tokens, where these have a size.
-    sizes = vocab.token_bytes() if "ids" in description else None
+    sizes = size_tokens(vocab, description["ids"]) if "ids" in description else None
     counts = {split: write_split(folder, split, splits[split], vocab, sizes) for split in SPLITS}
     manifest = {**description}
     for name in COUNTED if "ids" in description else COUNTED[1:]:
         manifest[name] = {split: counts[split][name] for split in SPLITS}
     manifest["files"] = {name: files.sha256_file(folder / name) for name in FILES}
     files.write_json(manifest | {"checksum": files.short_hash(manifest)}, folder / "manifest.json")
+
+
+def size_tokens(vocab: Vocabulary, id_options: Mapping[str, Any] | None) -> ndarray | None:
+    """Return the bytes of text per token; None if they depend on neighboring tokens.
+
+    Other programs write marks between the texts of their ids; a text has the letters of a mark.
+    """
+    sizes = vocab.token_bytes()
+    if sizes is not None and id_options is not None:
+        sizes = np.array(sizes)
+        sizes[vocab.list_marks(id_options["separator"])] = 0
+    return sizes
 
 
 def write_split(
@@ -134,7 +146,19 @@ class Store:
     def fingerprint(self) -> str:
         """A hash that is equal for two texts only if a model gets the same tokens from them."""
         text = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
+        # Documents of ids begin where options say; and code of the user may have changed.
+        if "ids" in self.manifest or self.vocab.saved_as is None:
+            text["files"] = [self.manifest["files"][name] for name in FILES[1:]]
         return files.short_hash(text | {"vocab": self.vocab.fingerprint})
+
+    @cached_property
+    def n_byte(self) -> dict[str, int]:
+        """The bytes of text of each split; 0 for ids whose text is unknown."""
+        # Until version 8, manifests of ids counted marks as text.
+        if "ids" not in self.manifest or self.manifest["version"] > 8:
+            return self.manifest["bytes"]
+        sizes = size_tokens(self.vocab, self.manifest["ids"])
+        return {split: sum_sizes(sizes, self.ids(split)) for split in SPLITS}
 
     def ids(self, split: str) -> ndarray:
         """Return the tokens of a split, memory-mapped."""
@@ -147,9 +171,10 @@ class Store:
     def describe(self) -> str:
         """Return the sizes of text and vocabulary in one line."""
         names = {"n_document": "documents"} if self.manifest["documents"] else {}
-        names |= {"bytes": "bytes"} if any(self.manifest["bytes"].values()) else {}
+        names |= {"bytes": "bytes"} if any(self.n_byte.values()) else {}
         names |= {"tokens": "tokens"}
-        counts = [f"{sum(self.manifest[key].values()):,} {names[key]}" for key in names]
+        values = self.manifest | {"bytes": self.n_byte}
+        counts = [f"{sum(values[key].values()):,} {names[key]}" for key in names]
         splits = ", ".join(f"{self.manifest['tokens'][split]:,} {split}" for split in SPLITS)
         vocab = f"vocabulary of {self.vocab.n_token:,} {self.vocab.unit}s"
         return f"{', '.join(counts)} ({splits}), {vocab}"
@@ -157,11 +182,17 @@ class Store:
     def bytes_per_token(self, split: str) -> float | None:
         """Return the mean bytes per scored token, without the first symbol of each document; None
         for ids whose text is unknown."""
-        if not any(self.manifest["bytes"].values()):
+        if not any(self.n_byte.values()):
             return None
         n_start = self.vocab.n_start * self.manifest["n_document"][split]
         n_scored = max(self.manifest["tokens"][split] - n_start, 1)
-        return self.manifest["bytes"][split] / n_scored
+        return self.n_byte[split] / n_scored
+
+
+def sum_sizes(sizes: ndarray | None, ids: ndarray) -> int:
+    if sizes is None:
+        return 0
+    return sum(int(sizes[ids[at : at + AT_ONCE]].sum()) for at in range(0, len(ids), AT_ONCE))
 
 
 def find_problem(path: Path, sha256: str, n_token: int | None) -> str:
@@ -238,11 +269,13 @@ class EvalText:
     tokens: Tokens
     vocab: Vocabulary
     bytes_per_token: float | None  # mean over the whole text; None if tokens have no bytes
+    id_options: Mapping[str, Any] | None = None  # how ids of another program were read
 
     @staticmethod
     def from_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
         size = store.bytes_per_token(split)
-        return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size)
+        ids = getattr(store, "manifest", {}).get("ids")
+        return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size, ids)
 
     def count_bytes(self, position_K: ndarray) -> float | None:
         """Return the number of bytes of some tokens: from the mean if sizes are not known."""
@@ -263,4 +296,4 @@ class EvalText:
 
     @cached_property
     def token_bytes(self) -> ndarray | None:
-        return self.vocab.token_bytes()
+        return size_tokens(self.vocab, self.id_options)

@@ -82,6 +82,10 @@ class Vocabulary(ABC):
         """Return the bytes of text per token; None if they depend on neighboring tokens."""
         return None
 
+    def list_marks(self, separator: int | None) -> list[int]:
+        """Return the ids that stand for no text where another program has written them."""
+        return []
+
     @property
     def dtype(self) -> np.dtype:
         return np.min_scalar_type(max(self.n_token - 1, 0))
@@ -185,6 +189,18 @@ class Ids(Vocabulary):
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return (f"{index} " for index in ids)
+
+
+def find_own_class(name: str) -> type | None:
+    """Return the class of another package that is, or has saved, a vocabulary; None for ours."""
+    kind = name
+    if not names_class(name):
+        try:
+            kind = json.loads(Path(name).read_text(encoding="utf-8"))["kind"]
+        # Another file, or none; building the vocabulary names what is wrong.
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return None
+    return import_class("data.vocab", kind) if is_class_path(kind) else None
 
 
 def load_vocabulary(text: str) -> Vocabulary:

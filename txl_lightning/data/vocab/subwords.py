@@ -156,6 +156,10 @@ class Subwords(Vocabulary):
             sizes[index] = len(added.content.encode())
         return sizes
 
+    def list_marks(self, separator: int | None) -> list[int]:
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return [index for index, token in added if token.special or index == separator]
+
     def to_json(self) -> str:
         return json.dumps({"kind": "subwords", "tokenizer": json.loads(self.tokenizer)})
 
