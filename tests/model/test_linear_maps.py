@@ -65,6 +65,7 @@ def test_a_map_of_memory_and_segment_by_onednn_has_the_gradients_of_their_concat
 
 
 @pytest.mark.parametrize("is_transposed", [True, False])
+@torch.no_grad()
 def test_products_of_heads_by_onednn_are_those_of_each_head_in_any_layout(onednn, is_transposed):
     x_HYA, weight_HCA = torch.randn(3, 5, 41), torch.randn(3, 7, 50)[..., :41]
     if is_transposed:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -243,9 +242,13 @@ class NatsByRows(torch.autograd.Function):
         return nats_Y.masked_fill_(target_Y < 0, 0)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_nats_Y: Tensor) -> tuple[Tensor, None]:
         logits_YV, target_Y = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # With create_graph, by operations that have a gradient.
+            nats_Y = F.cross_entropy(logits_YV.float(), target_Y, reduction="none")
+            [d_YV] = torch.autograd.grad(nats_Y, logits_YV, d_nats_Y, create_graph=True)
+            return d_YV, None
         d_YV = torch.empty_like(logits_YV)
         index_Y1 = target_Y[:, None].clamp(min=0)
         scale_Y1 = d_nats_Y.masked_fill(target_Y < 0, 0)[:, None]

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .config import TransformerXLConfig
@@ -75,8 +74,9 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def multiply(x: Tensor, weight_ID: Tensor, bias_I: Tensor | None = None) -> Tensor:
-    """Return x W^T + b, without a gradient where oneDNN multiplies."""
-    if not uses_onednn(x, weight_ID):
+    """Return x W^T + b; in a backward pass, differentiable if it has create_graph."""
+    # There gradients are enabled, which oneDNN's products do not have.
+    if torch.is_grad_enabled() or not uses_onednn(x, weight_ID):
         return F.linear(x, weight_ID, bias_I)
     # Of other layouts it makes a thousand times slower copies.
     is_dense = weight_ID.is_contiguous() or weight_ID.t().is_contiguous()
@@ -103,7 +103,6 @@ class OneDnnLinear(torch.autograd.Function):
         return multiply(x, weight_ID, bias_I)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, weight_ID = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
@@ -116,7 +115,7 @@ def weight_gradient(d_out: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of W in x W^T: d_weight_ID."""
     d_out_YI = d_out.flatten(0, -2)
     x_YD = x.flatten(0, -2)
-    if not uses_onednn(d_out_YI, x_YD):
+    if torch.is_grad_enabled() or not uses_onednn(d_out_YI, x_YD):
         return d_out_YI.t() @ x_YD
     # The first operand is copied, so that it should be the smaller one.
     if d_out_YI.size(1) > x_YD.size(1):
@@ -173,17 +172,16 @@ class LinearOfParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, memory_BMD: Tensor, h_BLD: Tensor, weight_ID: Tensor) -> Tensor:
         h_BSD = torch.cat([memory_BMD, h_BLD], dim=1)
-        out_BSI = multiply(h_BSD, weight_ID)
-        # Under autocast, products have lower precision than their operands.
-        ctx.n_memory = memory_BMD.size(1)
-        ctx.save_for_backward(h_BSD.to(out_BSI.dtype), weight_ID)
-        return out_BSI
+        # Inputs, as a second derivative needs them; the backward pass joins them again.
+        ctx.save_for_backward(memory_BMD, h_BLD, weight_ID)
+        return multiply(h_BSD, weight_ID)
 
     @staticmethod
     def backward(ctx: Any, d_out_BSI: Tensor) -> tuple[Tensor | None, ...]:
-        h_BSD, weight_ID = ctx.saved_tensors
-        (needs_memory, needs_h, _) = ctx.needs_input_grad
-        n_memory = ctx.n_memory
+        memory_BMD, h_BLD, weight_ID = ctx.saved_tensors
+        needs_memory, needs_h, _ = ctx.needs_input_grad
+        n_memory = memory_BMD.size(1)
+        h_BSD = torch.cat([memory_BMD, h_BLD], dim=1).to(d_out_BSI.dtype)
         weight_DI = weight_ID.to(d_out_BSI.dtype).t()
         d_memory_BMD = multiply(d_out_BSI[:, :n_memory], weight_DI) if needs_memory else None
         d_h_BLD = multiply(d_out_BSI[:, n_memory:], weight_DI) if needs_h else None
@@ -285,6 +283,15 @@ def is_training(module: nn.Module) -> bool:
     return module.training or any(
         is_training(each) for each in module._modules.values() if each is not None
     )
+
+
+def refuse_second_derivative(kernel: str) -> None:
+    """Raise RuntimeError in the backward pass of a kernel that has no second derivative."""
+    # Gradients are enabled in a backward pass only with create_graph. torch's own
+    # once_differentiable is not reached by torch.autograd.grad.
+    if torch.is_grad_enabled():
+        which = f"kernel {kernel} has no second derivatives (create_graph=True)"
+        raise RuntimeError(f"{which}; expected kernel reference, or matmul")
 
 
 def initialize_vector_math() -> None:

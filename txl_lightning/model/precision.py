@@ -91,6 +91,9 @@ class CastTogether(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        # With create_graph, by operations that have a gradient.
+        if torch.is_grad_enabled():
+            return None, *(gradient.to(ctx.dtype) for gradient in gradients)
         return None, *cast_together(gradients, ctx.dtype)
 
 

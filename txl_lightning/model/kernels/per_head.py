@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..memory import Mask
-from ..parts import multiply_heads, tiles, uses_onednn
+from ..parts import multiply_heads, refuse_second_derivative, tiles, uses_onednn
 from ..positions import DistanceTerms, shift, unshift
 
 Tile = tuple[slice, slice]  # heads and rows
@@ -70,8 +69,8 @@ class Attention(torch.autograd.Function):
         return out_HBLK.permute(1, 2, 0, 3)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_out_BLHK: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative("per_head")
         *tensors, weight_HBLS, kept_HBLS = ctx.saved_tensors
         operands = make_operands(*tensors)
         gradients = Gradients(*tensors)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..parts import refuse_second_derivative
 from ..positions import DistanceTerms, shift
 
 HEAD_MULTIPLES = {"cuda": 8}
@@ -104,8 +104,8 @@ class Operands(torch.autograd.Function):
         return q_BLHK if u_HK is None else q_BLHK + u_HK, score_HBLS.transpose(0, 1)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_query_BLHK: Tensor, d_BHLS: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative("sdpa")
         near_HYK, r_WHK = ctx.saved_tensors
         (B, L, H, K) = d_query_BLHK.shape
         W = len(r_WHK)
