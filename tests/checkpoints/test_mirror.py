@@ -16,6 +16,7 @@ from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.checkpoints.mirror import Mirror, fetch_newer
 from txl_lightning.checkpoints.saving import save_checkpoint
 from txl_lightning.errors import StorageError
+from txl_lightning.runs.folder import list_versions
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -36,7 +37,7 @@ def save_step(root: Path, step: int, run: str = "version_0") -> Path:
 
 def read_steps(root: Path) -> tuple[int, str]:
     """Return the step of the newest checkpoint under a root and that of its log."""
-    latest, problems = find_latest(root)
+    latest, problems = find_latest(list_versions(root)[0])
     assert problems == []
     log = (latest.run_folder / "metrics.csv").read_text()
     return latest.saved["global_step"], log.split()[1]
@@ -54,6 +55,13 @@ def copy_steps(url: str, root: Path, *steps: int, run: str = "version_0") -> Mir
 def list_files(url: str) -> list[str]:
     fs, root = fsspec.url_to_fs(url)
     return sorted(path.removeprefix(root) for path in fs.find(root))
+
+
+def test_a_younger_run_without_checkpoints_lets_no_older_one_be_fetched_again(url, tmp_path):
+    copy_steps(url, tmp_path / "a", 1)
+    (tmp_path / "a" / "version_1").mkdir()
+    assert fetch_newer(url, tmp_path / "a") == []
+    assert sorted(each.name for each in (tmp_path / "a").iterdir()) == ["version_0", "version_1"]
 
 
 def test_fetched_run_has_the_files_of_the_last_write_and_two_states_are_kept(url, tmp_path):
@@ -243,10 +251,10 @@ def test_process_killed_at_any_line_of_a_copy_leaves_only_whole_runs(
         url, root = f"file://{copy}/mirror", copy / "b"
         if action == "fetch":
             # Without the mirror, only what was there: the fetched run appears at once.
-            found.append(read_steps(root)[0] if find_latest(root)[0] else 0)
+            found.append(read_steps(root)[0] if list_versions(root) else 0)
         fetch_newer(url, root)
         if action == "upload":
-            found.append(read_steps(root)[0] if find_latest(root)[0] else 0)
+            found.append(read_steps(root)[0] if list_versions(root) else 0)
         else:
             assert read_steps(root) == (9, "9")
         assert not list(root.glob(".*part-*"))

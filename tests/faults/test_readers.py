@@ -84,7 +84,7 @@ def make_manifest(folder, run, **_):
     path = run / "checkpoints" / "last.ckpt"
 
     def read():
-        assert find_latest(run.parent)[0] is not None, "best.ckpt is whole"
+        assert find_latest(run)[0] is not None, "best.ckpt is whole"
         return list_weights(load(path)[0])
 
     return Target(path.with_name("last.ckpt.json"), read, verified=True)

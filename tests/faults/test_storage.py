@@ -64,7 +64,7 @@ def test_process_killed_at_any_line_of_a_save_has_logged_every_step_once(
     copies, states = sorted(place.folder.glob("copy*")), {}
     assert len(copies) > count(70, 280)
     for copy in copies:
-        latest, _ = find_latest(copy)
+        latest, _ = find_latest(copy / "version_0")
         rows = (copy / "version_0" / "metrics.csv").read_bytes()
         states.setdefault((latest.saved["global_step"], rows), copy)
     assert {reached for reached, _ in states} == {4 if step == 8 else 8, step}

@@ -72,6 +72,10 @@ def test_a_moved_run_is_not_started_anew_in_its_old_place(refused, accepted, sma
     code, line = refused("fit", f"--config={config}", "--resume=auto")
     assert (code, line.endswith("give --trainer.default_root_dir new")) == (4, True), line
     assert not (tmp_path / "old").exists()
+    # Nor is another run, that is there now, continued with its settings.
+    shutil.copytree(tmp_path / "new", tmp_path / "old")
+    code, line = refused("fit", f"--config={config}", "--resume=auto")
+    assert (code, line.endswith("give --trainer.default_root_dir new")) == (4, True), line
 
 
 def test_a_run_whose_config_is_given_is_resumed_though_another_one_is_newer(
@@ -87,6 +91,33 @@ def test_a_run_whose_config_is_given_is_resumed_though_another_one_is_newer(
         accepted("fit", config, "--resume=auto", f"--trainer.max_steps={n_step}")
         steps = [load_checkpoint(path).saved["global_step"] for path in paths]
         assert steps == [n_step, 4]
+
+
+def test_a_job_continues_its_own_run_and_changes_no_other_one(txl, accepted, small, monkeypatch):
+    def fit(job: str, seed: int, n_step: int, call=accepted):
+        """Run fit as a job, "ARRAY_TASK" in an array."""
+        array, _, task = job.rpartition("_")
+        for name, value in (("JOB_ID", job), ("ARRAY_JOB_ID", array), ("ARRAY_TASK_ID", task)):
+            monkeypatch.setenv(f"SLURM_{name}", value)
+        more = ["--resume=auto", f"--trainer.max_steps={n_step}", f"--seed_everything={seed}"]
+        return call("fit", *small, *more)
+
+    for seed in (1, 2):
+        assert "training starts from the beginning" in fit(f"70_{seed}", seed, 2).err
+    # Requeued.
+    assert "resume: runs/version_0/checkpoints/last.ckpt" in fit("70_1", 1, 4).err
+    # Submitted again, with the same settings.
+    said = fit("81", 2, 2).err
+    assert "resume: runs/version_1/" in said
+    assert "all 2 steps are done" in said
+    # The steps of that run are done, but it is another run.
+    code, output = fit("81", 3, 2, txl)
+    assert code == 4
+    assert output.err.splitlines()[-1] == (
+        "error: resume: runs/version_1 is of job 70_2, and job 81 would change seed_everything "
+        "2 to 3; expected a trainer.default_root_dir for each job, "
+        "or --config runs/version_1/config.yaml"
+    )
 
 
 def test_a_run_on_its_own_text_continues_with_its_settings_of_that_text(

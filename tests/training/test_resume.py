@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.checkpoints.saving import save_checkpoint
 from txl_lightning.errors import CheckpointError, DataError
 from txl_lightning.model.config import describe_config
 from txl_lightning.runs.folder import lock_folder
@@ -93,6 +94,37 @@ def test_start_skips_a_damaged_checkpoint_and_removes_partial_files_of_ended_pro
     assert f"warning: {last}: damaged: its sha256" in printed
     assert "; passed over" in printed
     assert not part.exists()
+
+
+@pytest.mark.parametrize("kind", ["killed", "crashed", "damaged", "without state", "empty"])
+def test_a_run_without_checkpoints_is_not_replaced_by_an_older_one(root, last, capsys, kind):
+    run = root / "version_1"
+    (run if kind == "empty" else run / "checkpoints").mkdir(parents=True)
+    if kind != "empty":
+        shutil.copy(root / "version_0" / "config.yaml", run)
+    if kind not in ("empty", "without state"):
+        shutil.copy(root / "version_0" / "run.json", run)
+    if kind in ("crashed", "damaged"):
+        name = "crash-4.ckpt" if kind == "crashed" else "last.ckpt"
+        content = {"step": 4, "exact": kind == "damaged"}
+        save_checkpoint({"global_step": 4}, run / "checkpoints" / name, content)
+    if kind == "damaged":
+        flip_a_bit(run / "checkpoints" / "last.ckpt")
+    assert find_start("auto", None, root) is None
+    *warnings, said = capsys.readouterr().err.splitlines()
+    assert len(warnings) == (kind == "damaged")
+    new = "has no checkpoint to continue; training starts from the beginning"
+    older = f"--config {root}/version_0/config.yaml would continue that run"
+    assert said == f"resume: {run} {new} ({older})"
+    with pytest.raises(CheckpointError, match=rf"must: there is no whole checkpoint of {run}"):
+        find_start("must", None, root)
+    assert find_start("must", None, root, words=[f"--config={last.parents[1]}/config.yaml"])
+    # Nor is another one than the run whose config is given.
+    (root / "version_2").mkdir()
+    if kind != "empty":
+        named = [f"--config={run}/config.yaml"]
+        with pytest.raises(CheckpointError, match=rf"must: there is no whole checkpoint of {run}"):
+            find_start("must", None, root, words=named)
 
 
 def test_settings_that_do_not_fit_are_refused():

@@ -180,39 +180,35 @@ def interpret_file(path: Path, sha256: str, content: Any) -> LoadedCheckpoint:
     return LoadedCheckpoint(path, sha256, content)
 
 
-def find_latest(root: Path, run: Path | None = None) -> tuple[LoadedCheckpoint | None, list[str]]:
-    """Load the newest intact checkpoint of a run, by default of the latest one; return it
-    and the problems of others.
+def find_latest(run: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
+    """Load the newest intact checkpoint of a run, if any; return it and the problems of others.
 
-    The latest run has the largest N of version_N, its newest checkpoint the most steps: file times
-    are not used. Crash checkpoints and runs without checkpoints are skipped.
+    The newest checkpoint has the most steps: file times are not used. Crash checkpoints are
+    skipped.
     """
     problems: list[str] = []
-    for folder in [run] if run else runs.list_versions(root):
-        # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
-        paths = (folder / runs.CHECKPOINTS).glob("*.ckpt")
-        listed = [(saving.read_manifest_or_none(path), path) for path in paths]
-        claims = [(saving.find_newest_step(entries), path) for entries, path in listed]
-        best = None
-        best_step = -1
-        for claim, path in sorted(claims, reverse=True):
-            # After a kill, a manifest may list more steps than its file has.
-            if claim <= best_step:
-                break
-            try:
-                if not (manifest := saving.read_manifest(path)):
-                    problems.append(f"{path}: its manifest {saving.manifest_path(path)} is missing")
-                    continue
-                entry = manifest[sha256 := saving.verify_checkpoint(path)]
-            except CheckpointError as error:
-                problems.append(str(error))
+    # Files without a step in a manifest come first; at equal steps, last.ckpt before best.ckpt.
+    paths = (run / runs.CHECKPOINTS).glob("*.ckpt")
+    listed = [(saving.read_manifest_or_none(path), path) for path in paths]
+    claims = [(saving.find_newest_step(entries), path) for entries, path in listed]
+    best = None
+    best_step = -1
+    for claim, path in sorted(claims, reverse=True):
+        # After a kill, a manifest may list more steps than its file has.
+        if claim <= best_step:
+            break
+        try:
+            if not (manifest := saving.read_manifest(path)):
+                problems.append(f"{path}: its manifest {saving.manifest_path(path)} is missing")
                 continue
-            if entry["exact"] and entry["step"] > best_step:
-                best = (path, sha256)
-                best_step = entry["step"]
-        if best is not None:
-            return interpret_file(*best, load_file(best[0])), problems
-    return None, problems
+            entry = manifest[sha256 := saving.verify_checkpoint(path)]
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        if entry["exact"] and entry["step"] > best_step:
+            best = (path, sha256)
+            best_step = entry["step"]
+    return (interpret_file(*best, load_file(best[0])) if best else None), problems
 
 
 def load_folder(folder: Path) -> LoadedCheckpoint:

@@ -19,7 +19,17 @@ from typing import Any
 
 from ..errors import CheckpointError, StorageError, format_line, print_notice
 from ..files import create_folder, parse_json, sha256_file, write_text
-from ..runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, METRICS, STATE, VOCAB, parse_number
+from ..runs.folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    LAST,
+    METRICS,
+    STATE,
+    VOCAB,
+    list_versions,
+    parse_number,
+)
 from .loading import find_latest
 from .saving import read_manifest_or_none
 
@@ -165,9 +175,12 @@ def fetch_newer(url: str, root: Path) -> list[str]:
 
 def fetch_state(mirror: Mirror, run: str, state: dict[str, Any], root: Path) -> None:
     def is_ahead() -> bool:
-        newest, _ = find_latest(root)
-        here = newest and (parse_number(newest.run_folder.name), newest.saved["global_step"])
-        return bool(here) and here >= (parse_number(run), state["step"])
+        newest = next(iter(list_versions(root)), None)
+        if newest is None:
+            return False
+        checkpoint, _ = find_latest(newest)
+        step = checkpoint.saved["global_step"] if checkpoint else -1
+        return (parse_number(newest.name), step) >= (parse_number(run), state["step"])
 
     def fill(part: Path) -> None:
         mirror.fetch(run, state["files"], part)

@@ -10,6 +10,7 @@ from ..command_line import PROGRAM
 from ..errors import require, require_positive
 from ..files import check_folder_writable, find_config
 from ..progress import show_progress
+from ..runs.folder import list_versions
 from ..tables import align_columns
 
 if TYPE_CHECKING:
@@ -67,6 +68,6 @@ def print_results(sweep: "Sweep") -> None:
         raise ValueError(f"no trial has a value; the last: {rows[-1]['reason']}")
     print(f"\nwritten to {sweep.folder}; evaluate the best, and compare the trials, with")
     best = sweep.folder / f"{rows[0]['trial']:03}"
-    for run in sorted(best.glob("version_*"))[-1:]:
+    for run in list_versions(best)[:1]:
         print(f"  {PROGRAM} evaluate {shlex.quote(str(run))} --split val")
     print(f"  {PROGRAM} compare {shlex.quote(str(sweep.folder))}")

@@ -9,6 +9,7 @@ run: its config.json and model.safetensors are the checkpoint.
 """
 
 import fcntl
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ def find_checkpoint(path: str | Path) -> Path:
     if found := next(filter(Path.is_file, candidates), None):
         return found
     deeper = sorted(path.glob(f"*/version_*/{CHECKPOINTS}"))
-    inside = list_versions(path) or [each.parent for each in deeper]
+    inside = [each for each in list_versions(path) if (each / CHECKPOINTS).is_dir()]
+    inside = inside or [each.parent for each in deeper]
     example = f", such as {inside[0]}" if inside else ""
     expected = f"expected a run's folder{example}, or one written by convert"
     raise CheckpointError(f"{path}: no checkpoint in this folder; {expected}")
@@ -69,8 +71,8 @@ def run_folder(trainer: Any) -> Path:
 
 
 def list_versions(root: Path) -> list[Path]:
-    """Return the folders version_N under a root that have checkpoints, the latest run first."""
-    folders = [path.parent for path in root.glob(f"version_*/{CHECKPOINTS}")]
+    """Return the folders version_N under a root, also without checkpoints, the latest run first."""
+    folders = [path for path in root.glob("version_*") if path.is_dir()]
     return sorted(folders, key=lambda folder: parse_number(folder.name), reverse=True)
 
 
@@ -78,6 +80,37 @@ def parse_number(name: str) -> int:
     """Return the N of a run's folder version_N; -1 for another folder."""
     number = name.removeprefix("version_")
     return int(number) if number.isdecimal() else -1
+
+
+def name_job() -> str | None:
+    """Return the SLURM job of this process, ARRAY_TASK in an array, which a requeue keeps; None in
+    a shell."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or os.environ.get("SLURM_JOB_NAME") in ("interactive", "bash"):
+        return None
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else job
+
+
+def read_job(run: Path) -> str | None:
+    """Return the job that last trained in a run's folder; None if run.json names none."""
+    try:
+        job = json.loads((run / STATE).read_bytes())["job"]
+    # A run that was killed at its start, or is of an earlier release, or a file of another tool.
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return job if isinstance(job, str) else None
+
+
+def choose_run(root: Path) -> Path | None:
+    """Return the run under a root that `resume` continues: the latest one, whatever it has saved;
+    in a job its own, or else the latest one that no other task of its array trains."""
+    runs = list_versions(root)
+    job = name_job()
+    own = [run for run in runs if job and read_job(run) == job]
+    tasks = f"{job.partition('_')[0]}_" if job and "_" in job else None
+    others = [run for run in runs if not tasks or not (read_job(run) or "").startswith(tasks)]
+    return next(iter(own or others), None)
 
 
 def lock_folder(folder: Path) -> int:

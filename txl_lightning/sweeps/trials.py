@@ -21,7 +21,7 @@ from ..errors import flatten_settings, invalid
 from ..imports import ALLOWED
 from ..machine import commit, cpu_name
 from ..option_values import format_value
-from ..runs.folder import lock_folder, parse_number
+from ..runs.folder import list_versions, lock_folder
 from ..runs.metrics_table import collect_by_key, read_metrics
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals
 from ..tables import write_table
@@ -188,8 +188,7 @@ def make_command(words: Sequence[Any], parameters: Mapping[str, Any], folder: Pa
 
 def read_metric(folder: Path, metric: str) -> tuple[list[float], list[str]]:
     """Return a trial's finite values of a metric, in the order of steps, and the logged columns."""
-    runs = sorted(folder.glob("version_*"), key=lambda path: parse_number(path.name))
-    rows = [row for run in runs[-1:] for row in read_metrics(run).rows]
+    rows = [row for run in list_versions(folder)[:1] for row in read_metrics(run).rows]
     # Non-finite values cannot be compared.
     values = [row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))]
     return values, list(collect_by_key(rows))

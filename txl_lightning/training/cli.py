@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .. import errors
 from ..checkpoints import LoadedCheckpoint
-from ..files import check_folder_writable, dump_yaml
+from ..files import dump_yaml
 from ..imports import ALLOWED
 from ..model.config import CLASS, make_config
 from ..runs.logger import RunLogger
@@ -45,6 +45,7 @@ from .options import (
 )
 from .own_text import adopt_recipe
 from .start import (
+    check_job,
     check_remaining_steps,
     check_same_model,
     explain_no_step,
@@ -53,6 +54,7 @@ from .start import (
     load_weights,
     names_new_text,
     require_inputs,
+    set_folder,
 )
 from .training_state import NonFiniteGuard, TrainingStateCheckpoint
 
@@ -180,6 +182,8 @@ class TxlCLI(LightningCLI):
         """Refuse settings that conflict with the checkpoint, and a run that is complete."""
         if continues:
             resume = self.config.resume if self.resumed else "never"
+            if self.resumed:
+                check_job(self.resumed.run_folder, self.parser, self.config, self.words)
             steps = self.config.trainer.max_steps
             check_remaining_steps(steps, self.checkpoint.saved, resume)
         check_same_model(self.config.model, self.checkpoint.settings, training=continues)
@@ -329,13 +333,3 @@ def make_loggers(
     # A CSVLogger for the same folder would write the same file.
     same = (CSVLogger, run_logger.root_dir)
     return [run_logger, *(each for each in loggers if (type(each), each.root_dir) != same)]
-
-
-def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None) -> None:
-    """Set the folder of runs, or of a checkpoint's results, and check that it is writable."""
-    trainer = settings.trainer
-    if not trainer.default_root_dir:
-        trainer.default_root_dir = RUNS if command == "fit" else str(start.run_folder)
-    if command in ("fit", "predict"):
-        advice = "; checkpoint.mirror copies runs to one"
-        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)

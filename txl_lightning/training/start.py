@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -18,14 +18,24 @@ from ..data.settings import DataConfig
 from ..data.tasks import TASKS
 from ..data.vocab.base import BUILT_IN
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
-from ..files import find_config, load_yaml
+from ..files import check_folder_writable, find_config, load_yaml
 from ..model.config import CLASS, LEARNED
-from ..runs.folder import CHECKPOINTS, CONFIG, VOCAB, list_versions, remove_partial_files
+from ..runs.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    STATE,
+    VOCAB,
+    choose_run,
+    list_versions,
+    name_job,
+    read_job,
+    remove_partial_files,
+)
 from .callbacks.checkpointing import has_stopped, is_validation_due
-from .callbacks.save_run import print_once
+from .callbacks.save_run import MAX_CHANGES, dump_settings, list_changes, print_once
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
-from .options import Resume, load_configs
+from .options import RUNS, Resume, load_configs
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -61,15 +71,44 @@ def find_start(
         remove_partial_files(root)
     fetched = fetch_newer(mirror, root) if mirror else []
     named = [each for each in list_given_runs(words) if each.parent.resolve() == root.resolve()]
-    checkpoint, problems = find_latest(root, named[-1] if named else None)
+    run = named[-1] if named else choose_run(root)
+    checkpoint, problems = find_latest(run) if run else (None, [])
     for problem in [*fetched, *problems]:
         print_once(f"warning: {problem}; passed over")
     if checkpoint is None and (resume == "must" or ckpt_path == "last"):
         setting = "resume: must" if resume == "must" else "ckpt_path: last"
-        raise CheckpointError(f"{setting}: there is no whole checkpoint of a run under {root}")
-    nothing = f"nothing under {root}; training starts from the beginning"
-    print_once(f"resume: {checkpoint.path if checkpoint else nothing}")
+        no = "there is no whole checkpoint of"
+        raise CheckpointError(f"{setting}: {no} {run or f'a run under {root}'}")
+    print_once(f"resume: {checkpoint.path if checkpoint else explain_new_run(root, run)}")
     return checkpoint and check_weights(checkpoint)
+
+
+def explain_new_run(root: Path, run: Path | None) -> str:
+    """Return why a run that may be resumed is a new one: the latest has saved nothing to resume."""
+    new = "training starts from the beginning"
+    if run is None:
+        others = " but runs of other tasks of this array" if list_versions(root) else ""
+        return f"nothing under {root}{others}; {new}"
+    older = [each for each in list_versions(root) if each != run]
+    hint = f" (--config {older[0] / CONFIG} would continue that run)" if older else ""
+    return f"{run} has no checkpoint to continue; {new}{hint}"
+
+
+def check_job(run: Path, parser: ArgumentParser, settings: Namespace, words: Sequence[str]) -> None:
+    """Refuse, in a SLURM job, to change the settings of a run that is not its own, unless the
+    config of that run is given."""
+    job = name_job()
+    other = read_job(run)
+    if job in (None, other) or run.resolve() in map(Path.resolve, list_given_runs(words)):
+        return
+    settings = settings.clone()
+    settings.trainer.default_root_dir = str(run.parent)
+    changes = list_changes(run / CONFIG, dump_settings(parser, settings)[1])
+    whose = f"of job {other}" if other else "of no job"
+    asked = f"{run} is {whose}, and job {job} would change {', '.join(changes[:MAX_CHANGES])}"
+    expected = f"a trainer.default_root_dir for each job, or --config {run / CONFIG}"
+    if changes:
+        raise CheckpointError(f"resume: {asked}; expected {expected}")
 
 
 def find_defaults(
@@ -147,25 +186,37 @@ def make_absolute(paths: Any) -> Any:
     return paths if "://" in str(paths) else str(Path(paths).expanduser().resolve())
 
 
+def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None) -> None:
+    """Set the folder of runs, or of a checkpoint's results, and check that it is writable."""
+    trainer = settings.trainer
+    if not trainer.default_root_dir:
+        trainer.default_root_dir = RUNS if command == "fit" else str(start.run_folder)
+    if command in ("fit", "predict"):
+        advice = "; checkpoint.mirror copies runs to one"
+        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
+
+
 def list_given_runs(words: Sequence[str]) -> list[Path]:
     """Return the folders of the runs whose config.yaml is given, in the order of the words."""
     given = take_option([*words], "-c", "--config")[0]
     paths = [Path(find_config(config)).absolute() for config in given]
     folders = [path.parent for path in paths if path.name == CONFIG]
-    return [folder for folder in folders if (folder / CHECKPOINTS).is_dir()]
+    # A killed run may lack one of them.
+    parts = (STATE, CHECKPOINTS)
+    return [each for each in folders if any((each / part).exists() for part in parts)]
 
 
 def refuse_moved_run(words: Sequence[str], root: Path) -> None:
     """Refuse to start anew where a config is of a run that is not in its own folder of runs."""
-    for folder in [] if list_versions(root) else list_given_runs(words):
+    for folder in list_given_runs(words):
         if folder.parent.resolve() == root.resolve():
             continue
         settings = load_yaml((folder / CONFIG).read_text(encoding="utf-8"))
         if settings["trainer"]["default_root_dir"] == str(root):
             where = f"{folder / CONFIG} is of a run in {folder.parent}"
             raise CheckpointError(
-                f"resume: nothing under {root}; {where}: "
-                f"give --trainer.default_root_dir {folder.parent}"
+                f"resume: {where}, not under {root}: give --trainer.default_root_dir "
+                f"{folder.parent}"
             )
 
 

@@ -24,7 +24,7 @@ from ...errors import (
 )
 from ...files import host_name, load_yaml, replace_file, write_json, write_text
 from ...option_values import format_value
-from ...runs.folder import CONFIG, STATE, VOCAB, lock_folder, run_folder
+from ...runs.folder import CONFIG, STATE, VOCAB, lock_folder, name_job, run_folder
 from .wandb import OfflineFallbackWandbLogger
 
 MAX_CHANGES = 8  # of settings that a message lists
@@ -36,10 +36,7 @@ class SaveRun(Callback):
 
     def __init__(self, parser: ArgumentParser, settings: Namespace) -> None:
         self.parser = parser
-        self.settings = settings.clone()
-        # They say how this process was started; a resumed run must not repeat them.
-        self.settings.resume = "never"
-        self.settings.ckpt_path = None
+        self.settings = settings
         self.lock = ExitStack()
         self.folder: Path | None = None
 
@@ -54,8 +51,7 @@ class SaveRun(Callback):
         # Not earlier: a setting that the network refuses must not replace those of a resumed run.
         self.folder = folder = run_folder(trainer)  # asked of all ranks together
         if trainer.is_global_zero:
-            text = self.parser.dump(self.settings, skip_unset=False)
-            settings = yaml.safe_load(text)
+            text, settings = dump_settings(self.parser, self.settings)
             if changes := list_changes(folder / CONFIG, settings):
                 others = ", ..." if len(changes) > MAX_CHANGES else ""
                 print_once(f"resume: changed {', '.join(changes[:MAX_CHANGES])}{others}")
@@ -97,11 +93,21 @@ class SaveRun(Callback):
         run = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}
         run["parameters"] = sum(each.numel() for each in module.net.parameters())
         run |= {"tokens": module.tokens_seen, "seconds": module.seconds}
-        run |= {"host": host_name(), "pid": os.getpid()}
+        run |= {"host": host_name(), "pid": os.getpid(), "job": name_job()}
         try:
             write_json(run, self.folder / STATE)
         except StorageError as error:
             rank_zero_warn(str(error))
+
+
+def dump_settings(parser: ArgumentParser, settings: Namespace) -> tuple[str, dict[str, Any]]:
+    """Return the settings of a run as the YAML of its config, and as that is read."""
+    settings = settings.clone()
+    # They say how this process was started; a resumed run must not repeat them.
+    settings.resume = "never"
+    settings.ckpt_path = None
+    text = parser.dump(settings, skip_unset=False)
+    return text, yaml.safe_load(text)
 
 
 def list_changes(config: Path, settings: dict[str, Any]) -> list[str]:
