@@ -27,7 +27,8 @@ def test_the_page_quotes_memory_mask_positions_attention_shift_and_layer():
     quoted = " ".join(names for _, names in make_walkthrough.BLOCK.findall(PAGE))
     names = {name.removesuffix(":body") for name in quoted.split()}
     assert names >= {"Memory.update", "attention_mask", "Sinusoidal.forward", "Learned.forward"}
-    assert names >= {"content", "distance", "shift", "Layer.forward", "RelativeAttention.forward"}
+    assert names >= {"content", "distance", "index_of_distance", "shift"}
+    assert names >= {"Layer.forward", "FeedForward.forward", "RelativeAttention.forward"}
 
 
 def test_the_examples_of_the_page_print_what_it_says():

@@ -49,7 +49,7 @@ def distance(q_BLHK: Tensor, n_state: int, terms: DistanceTerms) -> Tensor:
 def index_of_distance(tgt_len: int, n_state: int, device) -> Tensor:
     """Return the index, in a tensor over T, of the distance from query l back to state s.
 
-    A state after the query has no distance; it gets 0 and must be masked.
+    A state after the query has none: it gets the place of distance 0, and must be masked.
     """
     query_L1 = arange(tgt_len, device=device)[:, None] + n_state - tgt_len
     distance_LS = query_L1 - arange(n_state, device=device)
