@@ -21,12 +21,14 @@ def read_outputs(notebook: Path) -> tuple[list[str], int]:
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_anywhere_in_a_short_time(repository, tmp_path):
+@pytest.mark.parametrize("mem_len", ["64", "0"])
+def test_the_notebook_runs_anywhere_in_a_short_time(repository, tmp_path, mem_len):
     docs = tmp_path / "docs"
     docs.mkdir()
     for name in ("notebook.ipynb", "run_notebook.py", "tiny_shakespeare.txt.gz"):
         shutil.copy(DOCS / name, docs)
-    environment = os.environ | {"MINUTES": "0.05", "PYTHONPATH": str(repository)}
+    environment = os.environ | {"MINUTES": "0.05", "MEM_LEN": mem_len}
+    environment |= {"PYTHONPATH": str(repository)}
     command = [sys.executable, "run_notebook.py"]
     done = subprocess.run(command, cwd=docs, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

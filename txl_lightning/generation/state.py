@@ -133,7 +133,8 @@ def start_decoding(
     require(ext_len >= 0, "ext_len", ext_len, "0 or more")
     # Otherwise the context would be a single token.
     reason = find_missing_memory(model, mem_len)
-    require(not reason or ext_len > 0, "ext_len", ext_len, f"at least 1, because {reason}")
+    expected = f"the number of tokens that are read again for each new one, because {reason}"
+    require(not reason or ext_len > 0, "ext_len", ext_len, expected)
     tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=find_device(model))
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
