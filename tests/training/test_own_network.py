@@ -578,3 +578,20 @@ def test_a_run_continues_with_a_setting_that_is_a_mapping(
     net = load_checkpoint(tmp_path / "r" / "version_0").settings["net"]
     assert net["shares"] == shares
     accepted("test", tmp_path / "r" / "version_0", allow)
+
+
+@pytest.mark.parametrize("kind", ["positions", "vocabulary"])
+def test_positions_and_vocabularies_of_a_notebook_are_warned_of_before_training(
+    fit, make_model, make_data, monkeypatch, own_package, kind
+):
+    imports.allow_imports(["__main__"])
+    code, name = {"positions": (SCHEME, "Slopes"), "vocabulary": (VOCABULARY, "Letters")}[kind]
+    names = {"__name__": "__main__"}
+    exec(code, names)
+    monkeypatch.setattr(sys.modules["__main__"], name, names[name], raising=False)
+    vocab = "__main__.Letters" if kind == "vocabulary" else "characters"
+    data = make_data(vocab=vocab)
+    scheme = {"positions": "__main__.Slopes"} if kind == "positions" else {}
+    expected = f"^{kind}: no command can load checkpoints with __main__.{name};"
+    with pytest.warns(UserWarning, match=expected):
+        fit(model=make_model(n_token=data.n_token, **scheme), data=data, max_steps=1)
