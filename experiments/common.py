@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.results import load_records
+from experiments.results import AGAIN, load_records
 from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.__main__ import describe_error, run
 from txl_lightning.checkpoints import load_checkpoint
@@ -42,8 +42,6 @@ CHECKPOINT = "checkpoints/last.ckpt"
 PATH_OPTIONS = {"--out", "--runs"}
 DECISIVE = ("fast", "precision", "accelerator")
 """Options of every run.py that decide a result."""
-AGAIN = ", again"
-"""What the kind of a record of --again ends in."""
 QUIET = {"trainer.enable_progress_bar": False, "report.html": False, "report.sample_len": 0}
 
 Options = Mapping[str, Any]

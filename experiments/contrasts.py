@@ -38,6 +38,16 @@ class Contrast:
     def interval(self) -> Interval | None:
         return find_interval(self, CLEAR)
 
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of Student's t over the seeds; 1 for fewer than two seeds."""
+        if len(self.effects) < 2:
+            return 1.0
+        error = statistics.stdev(self.effects) / math.sqrt(len(self.effects))
+        if error == 0:
+            return float(self.mean == 0)
+        return 2 * t_tail(abs(self.mean) / error, len(self.effects) - 1)
+
     def count_seeds(self) -> str:
         """Return how many seeds are in favour of what is named first."""
         return f"{sum(effect > 0 for effect in self.effects)} of {len(self.effects)}"
@@ -64,6 +74,17 @@ def judge(contrast: Contrast) -> str:
         if low * high > 0 and agree >= least:
             return word if contrast.mean > 0 else f"{word}, against"
     return "unclear"
+
+
+def list_kept(contrasts: Sequence[Contrast]) -> list[bool]:
+    """Return of each contrast whether it is not 0 at CLEAR, corrected for all (Holm 1979)."""
+    order = sorted(range(len(contrasts)), key=lambda n: contrasts[n].p_value)
+    kept = [False] * len(contrasts)
+    for rank, n in enumerate(order):
+        if contrasts[n].p_value > (1 - CLEAR) / (len(contrasts) - rank):
+            break
+        kept[n] = True
+    return kept
 
 
 def find_interval(contrast: Contrast, level: float) -> Interval | None:

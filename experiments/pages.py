@@ -7,17 +7,21 @@ python -m experiments.pages --results FOLDER     tables and pictures of FOLDER/N
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from experiments.contrasts import Contrast, judge
-from experiments.results import Records, format_table, load_records
+from experiments.contrasts import Contrast, judge, list_kept
+from experiments.results import AGAIN, Records, format_table, load_records
 from txl_lightning.files import load_yaml, write_text
 
 FOLDER = Path(__file__).parent
 INDEX, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
 COMPARED = ("compared", "effect", "95 % interval", "seeds", "result")
+NOT_KEPT = "°"
+"""Marks a result that a correction for the number of rows would not keep."""
 BEGIN, END = "<!-- results: by experiments/pages.py -->\n", "<!-- end of results -->\n"
 
 
@@ -29,8 +33,18 @@ class Question:
     contrast: str
     text: str
     why: str
+    records: Sequence[str]
+    """Patterns of the names of its records."""
     front: bool = False
     """It is in the table of the first page."""
+
+    def select(self, records: Records) -> list[dict[str, Any]]:
+        """Return the records that the contrast is computed from."""
+        return [
+            each
+            for name, each in records.items()
+            if not name.endswith(AGAIN) and any(fnmatch(name, one) for one in self.records)
+        ]
 
 
 PRIMARY = [Question(**each) for each in load_yaml((FOLDER / "claims.yaml").read_text())]
@@ -132,28 +146,68 @@ def describe(contrast: Contrast) -> tuple[str, str, str]:
 
 def format_index(results: Mapping[str, Records]) -> str:
     rows = [["question", "effect", "95 % interval", "seeds", "result", "date", "folder"]]
+    words = list_words(results)
     for question, contrast in list_primary(results):
         link = f"[{question.folder}]({question.folder}/README.md)"
         if contrast is None:
             rows.append([question.text, "not measured yet", "", "", "", "", link])
         else:
-            records = results[question.folder].values()
-            date = max(each["origin"]["date"] for each in records if "seed" in each)[:10]
-            rows.append([question.text, *describe(contrast), judge(contrast), date, link])
+            dates = format_dates(question.select(results[question.folder]))
+            word = words[question.folder, question.contrast]
+            rows.append([question.text, *describe(contrast), word, dates, link])
     return format_table(rows)
+
+
+def list_words(results: Mapping[str, Records]) -> dict[tuple[str, str], str]:
+    """Return the result of each measured primary contrast, by folder and name, with its mark."""
+    found = [(each, contrast) for each, contrast in list_primary(results) if contrast is not None]
+    kept = list_kept([contrast for _, contrast in found])
+    words = {}
+    for (question, contrast), is_kept in zip(found, kept, strict=True):
+        word = judge(contrast)
+        is_marked = word.startswith(("clear", "likely")) and not is_kept
+        words[question.folder, question.contrast] = word + NOT_KEPT * is_marked
+    return words
+
+
+def format_dates(records: Sequence[dict[str, Any]]) -> str:
+    """Return the day of records, or their first and last day."""
+    days = sorted({record["origin"]["date"][:10] for record in records})
+    return " to ".join(dict.fromkeys((days[0], days[-1])))
 
 
 def format_front(results: Mapping[str, Records]) -> str:
-    """Return the rows of the first page: question, effect, answer."""
-    rows: list[Sequence[str]] = [("question", "effect (95 % interval)", "result")]
+    """Return the rows of the first page: question, effect, result, and what it takes."""
+    head = ("question", "effect (95 % interval)", "result", "parameters", "a seed", "folder")
+    rows: list[Sequence[str]] = [head]
+    words = list_words(results)
     for question, contrast in list_primary(results):
+        link = f"[{question.folder}](experiments/{question.folder}/README.md)"
         if question.front and contrast is None:
-            rows.append((question.text, "not measured yet", ""))
+            rows.append((question.text, "not measured yet", "", "", "", link))
         elif question.front:
             effect = f"{contrast.format_effect()} ({contrast.format_interval()})"
-            word = f"{judge(contrast)}, {contrast.count_seeds()} seeds"
-            rows.append((question.text, effect, word))
+            word = f"{words[question.folder, question.contrast]}, {contrast.count_seeds()}"
+            records = question.select(results[question.folder])
+            rows.append((question.text, effect, word, *describe_cost(records), link))
     return format_table(rows)
+
+
+def describe_cost(records: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """Return the parameters of networks, in millions, and the median minutes of a seed.
+
+    Minutes are those of a CPU if any seed ran there. Seeds with a record without seconds do not
+    count.
+    """
+    sizes = sorted({f"{record['parameters'] / 1e6:.1f} M" for record in records})
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for record in records:
+        device = record["origin"]["machine"]["device"]
+        seconds.setdefault((device, record["seed"]), []).append(record.get("seconds", 0))
+    timed = {key: sum(each) for key, each in seconds.items() if all(each)}
+    device = "cpu" if any(name == "cpu" for name, _ in timed) else next(iter(timed))[0]
+    minutes = median(total for (name, _), total in timed.items() if name == device) / 60
+    return ", ".join(sizes), f"{minutes:.0f} min" + f" ({device})" * (device != "cpu")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5
 """For colour-blind readers: Okabe and Ito (2008)."""
 COMPRESSORS = {"xz": "xz -9e", "ppmd": "PPMd (order 16, 1 GB)"}
 COMPRESSED = {"alone": "alone", "after": "after the training text"}
+AGAIN = ", again"
+"""What the name and the kind of a record of --again end in: it belongs to no contrast."""
 STYLES = [{"color": c, "marker": m} for c, m in zip(COLOURS, "osD^vP*", strict=True)]
 
 
@@ -215,7 +217,9 @@ class Readings:
         """Return a row for each reading, and for each compressor."""
         head = ["network and reading", "parameters", "updates", "training seconds"]
         rows = [[*head, f"{self.unit} (seeds)"]]
-        for (kind, way), name in self.names.items():
+        again = {(f"{kind}{AGAIN}", way): name for (kind, way), name in self.names.items()}
+        named = {key: f"{name}, measured again" for key, name in again.items()}
+        for (kind, way), name in (self.names | named).items():
             if values := self.collect(records, kind, way):
                 found = select(records, kind=kind)
                 cells = [f"{found[0]['parameters']:,}"]

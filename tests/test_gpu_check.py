@@ -15,11 +15,14 @@ import pytest
 import torch
 from torch import einsum
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
-from experiments.gpu import check, correctness, parts, speed, trainer
+from experiments.gpu import check, correctness, operations, parts, speed, trainer
 from experiments.gpu.trainer import judge_resume
+from experiments.speed.cases import Case
 from experiments.speed.contestants import has
 from tests.helpers.waiting import wait_until
+from txl_lightning import TransformerXL
 from txl_lightning.model.kernels import KERNELS, matmul, per_head, reference, sdpa
 
 
@@ -304,3 +307,25 @@ def test_each_network_has_a_speed_at_tiny_sizes(measure):
     for each in found:
         assert each["right"], each
         assert each["tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize("mem_len", [0, 24])
+def test_operations_of_a_step_are_those_that_torch_counts(mem_len):
+    sizes = {"n_token": 64, "n_layer": 2, "n_head": 4, "d_head": 6, "d_model": 32, "d_inner": 48}
+    case = Case("small", sizes, rows=4, tgt_len=40, mem_len=mem_len, trains=True)
+    # In float64: torch does not count oneDNN's products of float32.
+    net = TransformerXL(replace(case.config, kernel="matmul")).double()
+    tokens_BL = torch.randint(64, (case.rows, case.tgt_len))
+    _, memory = net.loss(tokens_BL, tokens_BL, None)
+    with FlopCounterMode(display=False) as counter:
+        net.loss(tokens_BL, tokens_BL, memory)[0].sum().backward()
+    expected = pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert operations.count_operations(case) == expected
+
+
+def test_clusters_of_an_adaptive_softmax_count_by_their_shares_of_log_uniform_ids():
+    sizes = {"n_token": 1000, "n_layer": 1, "n_head": 2, "d_model": 8, "cutoffs": [10, 100]}
+    case = Case("small", sizes, rows=1, tgt_len=3, mem_len=0, trains=True)
+    # A third of the ids is in each cluster; the first has two more columns, one for each other.
+    columns = 12 + 90 / 3 + 900 / 3
+    assert operations.count_head(case) == pytest.approx(2 * 3 * 8 * columns)

@@ -4,15 +4,17 @@ from experiments.results import Readings
 
 TEXTS = {"python_source": "Python source", "enwik8_prefix": "enwik8's prefix"}
 OURS, ZERO = ("memory", "memory"), ("memory", "zero memory")
-SEGMENT, WINDOW = ("segment", "segments"), ("segment", "window")
+SEGMENT, WINDOW, CACHED = (("segment", way) for way in ("segments", "window", "cached"))
 READINGS = {
     OURS: "memory of 128 and segments of 64",
     ZERO: "the same with zero memory at evaluation",
     SEGMENT: "segments of 192, trained without memory",
-    WINDOW: "the same by a sliding window (24 times the work)",
+    WINDOW: "the same by a sliding window, computed again",
+    CACHED: "the same by a sliding window, from kept keys",
 }
 OTHERS = {
     WINDOW: "a sliding window of 192",
+    CACHED: "a sliding window of 128 from kept keys",
     SEGMENT: "segments of 192",
     ZERO: "zero memory at evaluation",
 }

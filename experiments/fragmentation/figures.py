@@ -9,6 +9,7 @@ import matplotlib
 
 from experiments import results
 from experiments.contrasts import Contrast
+from experiments.results import AGAIN
 from txl_lightning.analysis.plots import open_figure
 
 INK = "#797979"
@@ -18,6 +19,12 @@ NAMES = {
     "window": "the same by a sliding window",
     "memory": "with memory",
 }
+KEPT = {
+    f"alone{AGAIN}": "trained without memory, measured again",
+    f"window{AGAIN}": "the same by a sliding window",
+    f"cached{AGAIN}": "the same by a sliding window, from kept keys",
+}
+"""Readings of a network that was trained again: a record of its own."""
 STYLES = {
     "alone": {"color": "#d97706", "marker": "^"},
     "window": {"color": "#16a34a", "marker": "s"},
@@ -34,12 +41,13 @@ PAGE = {
 
 def list_tables(records: results.Records) -> list[results.Rows]:
     places = list_places(records)
-    rows = [["read with", "computed for each token", "mean", *map(str, places)]]
-    for reading, name in NAMES.items():
-        found = results.select(records, reading=reading)
+    rows = [["read with", "mean", *map(str, places)]]
+    for reading, name in (NAMES | KEPT).items():
+        if not (found := results.select(records, reading=reading)):
+            continue
         at = [results.format_spread([r["nats"][place - 1] for r in found], 2) for place in places]
         mean = results.format_spread([record["mean"] for record in found])
-        rows.append([name, found[0]["computed"], mean, *at])
+        rows.append([name, mean, *at])
     return [rows]
 
 
@@ -55,13 +63,11 @@ def draw(records: results.Records, folder: Path) -> None:
     with matplotlib.rc_context(PAGE), open_figure(path, **options) as (axes,):
         for reading, name in NAMES.items():
             found = results.select(records, reading=reading)
-            bins, work = list_bins(found[0]["segment"]), found[0]["computed"]
             line = {}
-            for each in bins:
+            for each in list_bins(found[0]["segment"]):
                 means = {r["seed"]: fmean(r["nats"][n - 1] for n in each) for r in found}
                 line[math.sqrt(each[0] * each[-1])] = means
-            label = f"{name} ({work} times the work)" if work > 1 else name
-            results.plot_seeds(axes, line, label=label, linewidth=2, **STYLES[reading])
+            results.plot_seeds(axes, line, label=name, linewidth=2, **STYLES[reading])
         axes.set_xscale("log", base=2)
         axes.set_xticks(list_places(records), list_places(records))
         axes.set(xlabel="position in the segment", ylabel=f"nats per {found[0]['unit']}")
@@ -81,7 +87,8 @@ def list_contrasts(records: results.Records) -> list[Contrast]:
     mean = {way: results.collect(records, "mean", reading=way) for way in NAMES}
     first: dict[str, dict[int, float]] = {way: {} for way in NAMES}
     for record in records.values():
-        first[record["reading"]][record["seed"]] = record["nats"][0]
+        if record["reading"] in first:
+            first[record["reading"]][record["seed"]] = record["nats"][0]
     against = "memory against trained without memory"
     rows = {
         f"first byte of a segment: {against}": (first, "memory", "alone"),

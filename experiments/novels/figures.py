@@ -7,15 +7,20 @@ from typing import Any
 
 from experiments import results
 from experiments.contrasts import Contrast
-from experiments.results import Records
+from experiments.results import AGAIN, Records
 
-READINGS = {"segments": "trained without memory", "window": "the same by a sliding window"}
+READINGS = {
+    "segments": "trained without memory",
+    "window": "the same by a sliding window",
+    "cached": "the same by a sliding window, from kept keys",
+}
 """Of the network without memory."""
 TRAINED = "plain 64"
 SAME_GAIN, SAME_LENGTH = 0.005, 0.002  # nats that count as no difference
 NAMES = {
     ("memory", TRAINED): "memory of 64",
     **{("alone", way): name for way, name in READINGS.items()},
+    **{(f"alone{AGAIN}", way): f"{name}, measured again" for way, name in READINGS.items()},
 }
 """Of rows, by kind and way of reading."""
 ByBook = Mapping[int, Sequence[float]]
