@@ -98,7 +98,7 @@ def args(monkeypatch, finished, tmp_path):
     seconds = {"4, memory": 0.3, "4": 0.2, "xl adamw": 0.3, "lstm adamw": 0.1}
     seconds |= dict.fromkeys(attention_length.KINDS, 0.1)
     records = {name: {"step_seconds": seconds} for name in ("pace", "pace adamw")}
-    kinds = [*seconds, "8", "12", "recurrence", "xl adamw adamw", "lstm adamw adamw"]
+    kinds = [*seconds, "8", "12", "recurrence", "xl adamw adamw 2", "lstm adamw adamw 2"]
     records |= {f"rate {kind}": {"rate": 3e-3} for kind in kinds}
     (tmp_path / "results.json").write_text(json.dumps({"records": records}))
     where = {"runs": tmp_path, "out": tmp_path / "results.json", "minutes": 2.0}
@@ -248,7 +248,7 @@ def test_words_are_tuned_by_validation_in_optimizer_rate_and_dropout(args, finis
     for optimizer, val in rates.items():
         rate = float(min(val, key=val.get))
         found = {"optimizer": optimizer, "val": val, "rate": rate}
-        records[f"rate lstm tuned {optimizer}"] = found
+        records[f"rate lstm tuned {optimizer} 30"] = found
     records["pace tuned"] = {"step_seconds": {"lstm muon": 0.1}}
     args.out.write_text(json.dumps({"records": records}))
     args.fast, fits = False, []
@@ -263,8 +263,8 @@ def test_words_are_tuned_by_validation_in_optimizer_rate_and_dropout(args, finis
     monkeypatch.setattr(common, "fit", fit)
     found = words.choose_dropout(args, "lstm tuned", 30.0)
     assert found["settings"] == {"optimizer": "muon", "rate": 0.003, "dropout": 0.2}
-    # Half of 90 % of thirty minutes, at 0.1 seconds a step.
-    assert {options["trainer.max_steps"] for options in fits} == {8100}
+    # 90 % of thirty minutes, at 0.1 seconds a step.
+    assert {options["trainer.max_steps"] for options in fits} == {16_200}
     assert {options["model.optim.muon_lr"] for options in fits} == {0.006}
     assert {options["seed_everything"] for options in fits} == {words.TUNING_SEED}
 
@@ -332,7 +332,8 @@ def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, experim
 @pytest.mark.parametrize(
     ("experiment", "values"),
     [
-        (words, ("xl adamw", "adamw")),
+        (words, ("xl adamw", "adamw", 2.0)),
+        (the_paper, (MEMORY,)),
         (depth, ("4",)),
         (attention_length, ("python_source, segment",)),
     ],

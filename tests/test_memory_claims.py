@@ -87,7 +87,7 @@ def test_other_lengths_are_read_after_the_largest_trainings_only():
     assert list(novels.choose_ways("memory", 2)) == ["segments", "plain 64"]
     names = set(novels.choose_ways("memory", 14))
     assert {"plain 1024", "clamped 256", "clamped, same_length 256"} < names
-    assert list(novels.choose_ways("alone", 14)) == ["segments", "window"]
+    assert list(novels.choose_ways("alone", 14)) == ["segments", "window", "cached"]
 
 
 def make_novels(gain, long):
@@ -145,24 +145,21 @@ def test_longer_segments_have_equal_tokens_or_equal_updates():
     assert updates * segment == pytest.approx(2800 * 64, rel=1e-3)
 
 
-def test_the_rate_with_the_fewest_validation_nats_of_another_seed_is_chosen(monkeypatch):
+def test_a_rate_is_tuned_with_another_seed_in_as_many_updates_as_count(monkeypatch):
     fits = []
 
-    def score(net, pieces_PT, row, sizes):
-        return {1.5e-3: 9.0, 3e-3: 7.0, 6e-3: 8.0}[fits[-1]["model.optim.lr"]]
-
     def train(args, name, seed, options):
-        fits.append(options | {"name": name, "seed": seed})
-        store = Namespace(ids=lambda split: {"val": np.tile(IDS, 4)}[split])
-        return Namespace(store=store, net=None, text="text")
+        fits.append(options | {"seed": seed})
+        raise InterruptedError
 
     monkeypatch.setattr(common, "train", train)
-    monkeypatch.setattr(training, "score_segments", score)
-    found = the_paper.choose_rate(Namespace(fast=False), MEMORY)
-    assert found["rate"] == 3e-3
-    assert found["val"] == {"0.0015": 9.0, "0.003": 7.0, "0.006": 8.0}
-    assert {each["seed"] for each in fits} == {training.TUNING_SEED}
-    assert len({each["name"] for each in fits}) == 3
+    args = Namespace(fast=False)
+    with pytest.raises(InterruptedError):
+        the_paper.choose_rate(args, MEMORY)
+    with pytest.raises(InterruptedError):
+        training.train_kind(args, "memory", 11, 3e-3)
+    assert fits[0]["trainer.max_steps"] == fits[1]["trainer.max_steps"]
+    assert [each["seed"] for each in fits] == [training.TUNING_SEED, 11]
 
 
 def test_effects_of_recurrence_are_percent_less_perplexity_by_seed():

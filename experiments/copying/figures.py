@@ -21,7 +21,21 @@ def list_tables(records: Records) -> list[results.Rows]:
             cells = [[record[way] for record in found] for way in ("segments", "best")]
             spreads = (results.format_spread(each, 2) for each in cells)
             rows.append([name, *spreads, ", ".join(f"{step or 'never'}" for step in steps)])
-    return [rows]
+    head = "perplexity of validation text with a memory of 384, as a multiple of that with 128"
+    growth = [[f"{head}, by seed"]]
+    growth.append([", ".join(f"{value:.2f}" for value in list_growth(records))])
+    return [rows, growth]
+
+
+def list_growth(records: Records) -> list[float]:
+    """Return by how much the longest memory multiplies the perplexity of one of a third of it."""
+    growth = []
+    for record in results.select(records, kind="memory"):
+        by_len = {int(name): value for name, value in record["val"].items()}
+        longest = max(by_len)
+        third = max(n for n in by_len if 3 * n <= longest)
+        growth.append(by_len[longest] / by_len[third])
+    return growth
 
 
 def find_step(record: dict[str, Any]) -> int | None:

@@ -1,6 +1,7 @@
 """Do the paper's Tables 6, 7 and 10 hold for a small network?"""
 
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from experiments import common
@@ -20,15 +21,8 @@ def main() -> None:
 
 
 def choose_rate(args: Namespace, row: Row) -> dict[str, Any]:
-    sizes, losses = training.pick_sizes(args), {}
-    text = training.text_options(sizes)
-    for rate in training.RATES[: 2 if args.fast else None]:
-        name = f"rate {row.name} {rate:g}"
-        run = training.train_row(args, name, row, 1, training.TUNING_SEED, rate, text)
-        val_PT = training.cut_pieces(run.store, "val", sizes)
-        losses[f"{rate:g}"] = training.score_segments(run.net, val_PT, row, sizes)
-    best = float(min(losses, key=lambda rate: losses[rate]))
-    return {"kind": "rate", "net": row.name, "text": run.text, "val": losses, "rate": best}
+    train_with = partial(training.train_at_rate, args, row)
+    return common.choose_rate(row.name, train_with, training.FIRST_RATE, args.fast)
 
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from experiments.the_paper.rows import FAST, KINDS, Row, Sizes
+from experiments.the_paper.rows import FAST, KINDS, TIMES, Row, Sizes
 from txl_lightning import TransformerXL
 from txl_lightning.data.store import Store
 from txl_lightning.files import write_text
 
-RATES = (1.5e-3, 3e-3, 6e-3)
-"""Of which the best is chosen for each row."""
+FIRST_RATE = 3e-3
+"""The first that is tried for each row."""
 TUNING_SEED = 0
 STRIDE = 8  # tokens by which the window of a model without memory moves
 PIECES = 64  # number of scored pieces of a text
@@ -34,12 +34,17 @@ def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.Tra
     how, text = KINDS[kind], text_options(pick_sizes(args))
     if how.is_shuffled:
         # Any run of the text in order.
-        name = f"rate {how.row.name} {RATES[0]:g}"
-        ordered = train_row(args, name, how.row, 1, TUNING_SEED, RATES[0], text)
+        ordered = train_at_rate(args, how.row, FIRST_RATE)
         del text["data.corpus"]
         text["data.path"] = shuffle_lines(ordered, args.runs / "lines")
         text["data.vocab"] = str(ordered.folder / "vocab.json")
     return train_row(args, f"{kind} {seed}", how.row, how.times, seed, rate, text)
+
+
+def train_at_rate(args: Namespace, row: Row, rate: float) -> common.TrainedRun:
+    """Train a row as long as its runs that count, to choose its rate."""
+    text, name = text_options(pick_sizes(args)), f"rate {row.name} {rate:g}"
+    return train_row(args, name, row, TIMES, TUNING_SEED, rate, text)
 
 
 def train_row(

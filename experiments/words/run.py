@@ -3,8 +3,8 @@
     python -m experiments.words.run [--seeds 1 2 3 4 5] [--only KIND ...] [--minutes 6 30] [--fast]
 
 README.md has the setting. "adamw": AdamW and a dropout of 0.1. "tuned": also the better of two
-optimizers, and the best of three dropouts. Rates are doubled or halved until validation text gets
-worse.
+optimizers, and the best of four dropouts. Rates are doubled or halved until validation text gets
+worse, in trainings as long as those that count.
 """
 
 from argparse import Namespace
@@ -32,9 +32,9 @@ XL = {"n_layer": 4, "n_head": 4, "d_model": 160, "mem_len": 128, "norm": "pre", 
 LSTM = {"class_path": "experiments.other_networks.lstm.LSTMConfig", "width": 184}
 NETS = {"xl": common.flatten({"model.net": XL}), "lstm": common.flatten({"model.net": LSTM})}
 KINDS = {f"{net} {setup}": net for setup in ("adamw", "tuned") for net in NETS}
-OPTIMIZERS, DROPOUTS = ("adamw", "muon"), (0.1, 0.2, 0.3)
+OPTIMIZERS, DROPOUTS = ("adamw", "muon"), (0.0, 0.1, 0.2, 0.3)
 SHORT = 6.0
-"""The minutes of kinds with AdamW alone, and those whose quarter is enough for a rate."""
+"""The minutes of kinds with AdamW alone."""
 FIRST_RATE, TUNING_SEED = 3e-3, 0
 # It needs no download.
 FAST = common.FAST | {"data.corpus": "python_source", "model.net.cutoffs": [50, 90]}
@@ -50,11 +50,17 @@ def main() -> None:
         setup = kind.split()[1]
         optimizers = OPTIMIZERS if setup == "tuned" else OPTIMIZERS[:1]
         common.measure_once(args, f"pace {setup}", time_steps, optimizers)
-        for optimizer in optimizers:
-            common.measure_once(args, f"rate {kind} {optimizer}", choose_rate, kind, optimizer)
         minutes = args.minutes[: 1 if args.fast else None]
         for each in minutes if setup == "tuned" else [SHORT]:
+            for optimizer in optimizers:
+                name = name_rate(kind, optimizer, each)
+                common.measure_once(args, name, choose_rate, kind, optimizer, each)
             measure_seeds(args, kind, each)
+
+
+def name_rate(kind: str, optimizer: str, minutes: float) -> str:
+    """Return the name of the record of a rate, which is chosen in trainings of these minutes."""
+    return f"rate {kind} {optimizer} {minutes:g}"
 
 
 def measure_seeds(args: Namespace, kind: str, minutes: float) -> None:
@@ -85,12 +91,12 @@ def choose(net: str, optimizer: str, rate: float = FIRST_RATE, dropout: float = 
     return options | ({"model.optim.muon_lr": 2 * rate} if optimizer == "muon" else {})
 
 
-def choose_rate(args: Namespace, kind: str, optimizer: str) -> dict[str, Any]:
+def choose_rate(args: Namespace, kind: str, optimizer: str, minutes: float) -> dict[str, Any]:
     net, _ = kind.split()
 
     def train_with(rate: float) -> common.TrainedRun:
-        name = f"rate {kind} {optimizer} {rate:g}"
-        return train(args, name, kind, choose(net, optimizer, rate), TUNING_SEED, SHORT / 4)
+        name = f"{name_rate(kind, optimizer, minutes)} {rate:g}"
+        return train(args, name, kind, choose(net, optimizer, rate), TUNING_SEED, minutes)
 
     return common.choose_rate(net, train_with, FIRST_RATE, args.fast) | {"optimizer": optimizer}
 
@@ -99,16 +105,16 @@ def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]
     """Return the nats of validation text by dropout, and the best settings."""
     net, _ = kind.split()
     records, runs = load_records(args.out), {}
-    rates = [records[f"rate {kind} {optimizer}"] for optimizer in OPTIMIZERS]
+    rates = [records[name_rate(kind, optimizer, minutes)] for optimizer in OPTIMIZERS]
     best = min(rates, key=lambda record: min(record["val"].values()))
     for dropout in DROPOUTS[: 2 if args.fast else None]:
         options = choose(net, best["optimizer"], best["rate"], dropout)
         name = f"dropout {kind} {minutes:g} {dropout}"
-        runs[dropout] = train(args, name, kind, options, TUNING_SEED, minutes / 2)
+        runs[dropout] = train(args, name, kind, options, TUNING_SEED, minutes)
     nats = {n: run.load_curve("val/nats")["val/nats"][-1] for n, run in runs.items()}
     settings = {"optimizer": best["optimizer"], "rate": best["rate"]}
     settings |= {"dropout": min(nats, key=lambda dropout: nats[dropout])}
-    fields = {"kind": "dropout", "net": net, "minutes": minutes, "text": runs[0.1].text}
+    fields = {"kind": "dropout", "net": net, "minutes": minutes, "text": runs[DROPOUTS[0]].text}
     return fields | {"val": {f"{n}": value for n, value in nats.items()}, "settings": settings}
 
 
@@ -119,7 +125,10 @@ def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, 
     if setup == "tuned":
         settings = records[f"dropout {kind} {minutes:g}"]["settings"]
     else:
-        settings = {"optimizer": "adamw", "rate": records[f"rate {kind} adamw"]["rate"]}
+        settings = {
+            "optimizer": "adamw",
+            "rate": records[name_rate(kind, "adamw", minutes)]["rate"],
+        }
     run = train(args, f"{kind} {minutes:g} {seed}", kind, choose(net, **settings), seed, minutes)
     how = {"batch_size": ROWS, "tgt_len": SEGMENT, "allow_imports": "experiments"}
     test = common.score(args, run, split="test", **how)
