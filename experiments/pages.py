@@ -178,7 +178,7 @@ def format_dates(records: Sequence[dict[str, Any]]) -> str:
 
 def format_front(results: Mapping[str, Records]) -> str:
     """Return the rows of the first page: question, effect, result, and what it takes."""
-    head = ("question", "effect (95 % interval)", "result", "parameters", "a seed", "folder")
+    head = ("question", "effect (95 % interval)", "result", "parameters", "a seed takes", "folder")
     rows: list[Sequence[str]] = [head]
     words = list_words(results)
     for question, contrast in list_primary(results):

@@ -5,6 +5,7 @@ from statistics import median
 
 from experiments import results
 from experiments.contrasts import Contrast
+from experiments.results import AGAIN
 
 TEXTS = {
     "python source": "Python source",
@@ -19,13 +20,15 @@ WAYS = {
     "both": "adapted: both",
 }
 PPMD = "PPMd after the training text"
+ZPAQ = "zpaq -m5 after training and validation text"
 MARGIN = 0.01  # bits per byte
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
     """Return the bits per byte by text and way, and the times as multiples of static."""
     names = [*WAYS.values()]
-    bits: list[list[str]] = [["bits per byte", *names, "both, share of PPMd's", PPMD, "PPMd alone"]]
+    head = ["bits per byte", *names, "both, share of PPMd's", PPMD, "PPMd alone", ZPAQ]
+    bits: list[list[str]] = [head]
     times = [["time (static = 1)", *names]]
     for kind, text in TEXTS.items():
         if (ppmd := records.get(f"ppmd {kind}")) and collect(records, kind, "both"):
@@ -33,8 +36,33 @@ def list_tables(records: results.Records) -> list[results.Rows]:
             share = summarize(records, kind, "both") / ppmd["after"]
             alone = f"{ppmd['alone']:.3f} (order {ppmd['order']})"
             bits.append([text, *found, f"{share:.2f}", f"{ppmd['after']:.3f}", alone])
+            bits[-1].append(format_zpaq(records, kind))
             times.append([text, *(f"{compare_time(records, kind, way):.1f}" for way in WAYS)])
-    return [bits, times]
+    return [table for table in (bits, times, list_again(records)) if len(table) > 1]
+
+
+def format_zpaq(records: results.Records, kind: str) -> str:
+    found = records.get(f"zpaq {kind}")
+    return f"{found['after']:.3f}" if found else ""
+
+
+def list_again(records: results.Records) -> results.Rows:
+    """Return the networks that were trained again: with what was chosen, and intervals of the text.
+
+    An interval is that of `evaluate`, by blocks of the test text, for the weights of one seed.
+    """
+    rows: list[list[str]] = [
+        ["measured again", "seed", "static", "both (95 %, by blocks)", "chosen"]
+    ]
+    for kind, text in TEXTS.items():
+        for record in results.select(records, kind=f"{kind}{AGAIN}"):
+            both = record["tests"]["both"]["interval"]["bits_per_byte"]
+            bits = record["bits_per_byte"]
+            shown = f"{bits['both']:.3f} ({both[0]:.3f} to {both[1]:.3f})"
+            names = ("rate", "cache_theta", "cache_weight")
+            chosen = ", ".join(f"{name} {record['chosen'][name]:g}" for name in names)
+            rows.append([text, str(record["seed"]), f"{bits['static']:.3f}", shown, chosen])
+    return rows
 
 
 def list_contrasts(records: results.Records) -> list[Contrast]:
