@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed import TCPStore
 from torch.utils.data import DataLoader
 
@@ -18,6 +19,7 @@ from txl_lightning.checkpoints import load
 from txl_lightning.data.stream import IGNORED
 from txl_lightning.errors import silence_warnings
 from txl_lightning.training.cli import run_trainer
+from txl_lightning.training.ranks import check_launcher, require_srun
 from txl_lightning.training.segments import recompute_layers
 
 COMMON = [
@@ -54,6 +56,114 @@ CUT = [
     *TWO_NODES, "--trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy",
     "--trainer.strategy.data_parallel_size=1", "--trainer.strategy.tensor_parallel_size=2",
 ]  # fmt: skip
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
+SRUN |= {"SLURM_NNODES": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+BY_HAND = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+BATCH = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+BATCH["SLURM_NODEID"] = "0"
+BASH = {"SLURM_JOB_NAME": "bash"}
+"""Variables that launchers set."""
+
+
+def make_trainer(monkeypatch, variables: dict[str, str], n_device: int, n_node: int) -> Trainer:
+    for name, value in ({"RANK": "0"} | variables).items():
+        monkeypatch.setenv(name, value)
+    # Lightning sets it.
+    monkeypatch.setattr(rank_zero_only, "rank", 0)
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return Trainer(accelerator="cpu", devices=n_device, num_nodes=n_node, **options)
+
+
+@pytest.mark.parametrize(
+    ("variables", "sizes", "message"),
+    [
+        (TORCHRUN, (1, 1), "devices 2 --trainer.num_nodes 1: WORLD_SIZE is 2"),
+        (TORCHRUN | SRUN, (1, 1), "devices 2 --trainer.num_nodes 1: WORLD_SIZE is 2"),
+        (SRUN, (1, 1), "devices 2 --trainer.num_nodes 1: SLURM_STEP_NUM_TASKS is 2"),
+        (SRUN | BASH, (1, 1), "devices 2 --trainer.num_nodes 1: SLURM_STEP_NUM_TASKS is 2"),
+        (SRUN | BASH, (2, 1), "SLURM_STEP_NUM_TASKS: invalid 2; expected srun --job-name train"),
+        (BATCH, (2, 1), "devices 1 --trainer.num_nodes 1: SLURM_NTASKS is 1"),
+        (MPIRUN, (1, 1), "devices 2 --trainer.num_nodes 2: OMPI_COMM_WORLD_SIZE is 4"),
+        (MPIRUN, (2, 2), "OMPI_COMM_WORLD_SIZE: invalid 4; expected pip install mpi4py"),
+        ({"PMI_SIZE": "2"}, (1, 1), "devices 2 --trainer.num_nodes 1: PMI_SIZE is 2"),
+        (BY_HAND, (1, 1), "devices 2 --trainer.num_nodes 1: WORLD_SIZE is 2"),
+        ({"WORLD_SIZE": "2"}, (2, 1), "WORLD_SIZE: invalid 2; expected torchrun, or a launcher"),
+        ({"LOCAL_RANK": "1"}, (1, 1), r"LOCAL_RANK: invalid 1; expected less than .* \(1\)"),
+    ],
+)
+def test_a_trainer_without_a_place_for_each_process_of_its_launcher_is_refused(
+    monkeypatch, variables, sizes, message
+):
+    trainer = make_trainer(monkeypatch, variables, *sizes)
+    with pytest.raises(ValueError, match=message):
+        check_launcher(trainer)
+
+
+@pytest.mark.parametrize(
+    ("variables", "sizes"),
+    [
+        ({}, (2, 1)),
+        (TORCHRUN, (2, 1)),
+        (SRUN, (2, 1)),
+        # One process on each machine starts the others.
+        ({"WORLD_SIZE": "2", "NODE_RANK": "1"}, (2, 2)),
+        ({"WORLD_SIZE": "1"}, (2, 1)),
+        (SRUN | BASH | {"SLURM_STEP_NUM_TASKS": "1"}, (2, 1)),
+        # As Lightning starts the other processes, in a shell of SLURM or under mpirun.
+        (SRUN | BASH | BY_HAND | {"SLURM_STEP_NUM_TASKS": "1", "LOCAL_RANK": "1"}, (2, 1)),
+        (BY_HAND | {"OMPI_COMM_WORLD_SIZE": "1"}, (2, 1)),
+        # torchrun on each machine, started by srun.
+        (TORCHRUN | SRUN | {"WORLD_SIZE": "4", "GROUP_RANK": "0"}, (2, 2)),
+        # A shell of an allocation with several tasks.
+        ({"SLURM_NTASKS": "2"} | BASH, (2, 1)),
+        (BATCH, (1, 1)),
+    ],
+)
+def test_a_trainer_with_a_place_for_each_process_of_its_launcher_is_accepted(
+    monkeypatch, variables, sizes
+):
+    ranks = {"RANK": "0", "LOCAL_RANK": "0"} if "TORCHELASTIC_RUN_ID" in variables else {}
+    trainer = make_trainer(monkeypatch, ranks | variables, *sizes)
+    require_srun()
+    check_launcher(trainer)
+
+
+def test_tasks_of_a_job_that_srun_has_not_started_are_refused(monkeypatch):
+    for name, value in (BATCH | {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="SLURM_NTASKS: invalid 2; expected 1, or `srun txl-l"):
+        require_srun()
+    # torchrun has started them.
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    require_srun()
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_each_of_two_processes_without_devices_is_refused_and_makes_no_run(
+    refused, small, monkeypatch, rank
+):
+    for name, value in (TORCHRUN | {"RANK": rank, "LOCAL_RANK": rank}).items():
+        monkeypatch.setenv(name, value)
+    code, line = refused("fit", *small)
+    assert (code, line) == (
+        2,
+        "trainer.devices: invalid 1, with trainer.num_nodes 1; "
+        "expected --trainer.devices 2 --trainer.num_nodes 1: WORLD_SIZE is 2",
+    )
+    assert not list(Path("runs").glob("version_*"))
+
+
+def test_slurm_on_the_machine_is_no_reason_for_a_warning(accepted, small, tmp_path, monkeypatch):
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    said = accepted("fit", *small)
+    assert "warning" not in said.err
+    assert "srun" not in said.err
 
 
 @pytest.fixture(scope="module")

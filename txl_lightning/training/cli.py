@@ -44,6 +44,7 @@ from .options import (
     require_gpu,
 )
 from .own_text import adopt_recipe
+from .ranks import check_launcher, require_srun
 from .start import (
     check_job,
     check_remaining_steps,
@@ -220,6 +221,7 @@ class TxlCLI(LightningCLI):
         """Make the Trainer; what Lightning refuses is a ValueError."""
         given = self.config_init.trainer
         require_gpu(given["accelerator"])
+        require_srun()
         plugins = as_list(given["plugins"])
         for plugin in plugins:
             is_possible = not isinstance(plugin, CheckpointIO)
@@ -235,6 +237,7 @@ class TxlCLI(LightningCLI):
         # Lightning refuses settings by errors of many classes.
         except Exception as error:
             raise ValueError(f"trainer: {errors.format_line(str(error))}") from error
+        check_launcher(trainer)
         replace_signal_handlers(trainer)
         return trainer
 

@@ -1,8 +1,11 @@
 """Several devices: values exchanged between the processes of a run, and shards of its weights."""
 
+import os
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy, StrategyRegistry
 from torch import Tensor, distributed
 from torch.distributed import fsdp
@@ -12,11 +15,75 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ..errors import require
+from ..errors import invalid, require
 from ..model import Network
 
 NARROW = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FULL = sharded.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+
+SIZES = {
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MV2_COMM_WORLD_SIZE": "MV2_COMM_WORLD_LOCAL_SIZE",
+    "PMI_SIZE": "MPI_LOCALNRANKS",
+    "JSM_NAMESPACE_SIZE": "JSM_NAMESPACE_LOCAL_SIZE",
+    "SLURM_STEP_NUM_TASKS": "SLURM_NTASKS_PER_NODE",
+    "WORLD_SIZE": "LOCAL_WORLD_SIZE",
+    "SLURM_NTASKS": "SLURM_NTASKS_PER_NODE",  # 1 without srun, and unknown in a shell
+}
+"""Variables in which launchers count their processes, and those of one machine. A launcher may
+inherit the variables of those below it here, of the one that has started it."""
+SEEN = {
+    "SLURM_STEP_NUM_TASKS": "srun --job-name train (in a job that is named interactive or bash, "
+    "Lightning does not see the tasks)",
+    "WORLD_SIZE": "torchrun, or a launcher that sets LOCAL_RANK too",
+}
+"""What lets Lightning see the processes of a launcher; for the others mpi4py."""
+
+
+def require_srun() -> None:
+    """Refuse to wait for tasks of a SLURM job that nothing has started."""
+    n_task = os.environ.get("SLURM_NTASKS", "1")
+    if find_size_variable() == "SLURM_NTASKS":
+        expected = "1, or `srun txl-lightning ...`, which starts the tasks"
+        require(n_task == "1", "SLURM_NTASKS", n_task, expected)
+
+
+def check_launcher(trainer: Trainer) -> None:
+    """Refuse a Trainer that does not share its work with all processes that a launcher started."""
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    # One of another package knows its processes.
+    is_known = environment is None or type(environment).__module__.startswith("lightning.")
+    if not is_known:
+        return
+    variable = find_size_variable()
+    if variable is None:
+        rank = int(os.environ.get("LOCAL_RANK") or 0)
+        expected = f"less than trainer.devices ({trainer.num_devices})"
+        require(rank < trainer.num_devices, "LOCAL_RANK", rank, expected)
+        return
+    n = int(os.environ[variable])
+    n_rank = trainer.num_devices * trainer.num_nodes
+    is_seen = environment is None or environment.creates_processes_externally
+    if n == (n_rank if is_seen else trainer.num_nodes):
+        return
+    if n == n_rank:
+        raise invalid(variable, n, SEEN.get(variable, "pip install mpi4py, or torchrun"))
+    here = os.environ.get(SIZES[variable], "")
+    n_here = int(here) if here.isdecimal() and 0 < int(here) <= n else n
+    options = f"--trainer.devices {n_here} --trainer.num_nodes {n // n_here}"
+    sizes = f"{trainer.num_devices}, with trainer.num_nodes {trainer.num_nodes}"
+    raise invalid("trainer.devices", sizes, f"{options}: {variable} is {n}")
+
+
+def find_size_variable() -> str | None:
+    """Return the variable in which the launcher that started this process counts its processes."""
+    is_set = {name: os.environ.get(name, "").isdecimal() for name in SIZES}
+    is_set["SLURM_NTASKS"] = SLURMEnvironment.detect()
+    # torchrun, and Lightning for its other ranks, may run in a job of another launcher.
+    is_nearest = "TORCHELASTIC_RUN_ID" in os.environ or "LOCAL_RANK" in os.environ
+    if is_nearest and is_set["WORLD_SIZE"]:
+        return "WORLD_SIZE"
+    return next((name for name in SIZES if is_set[name]), None)
 
 
 class CpuProcessGroup:
