@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from txl_lightning import files
 from txl_lightning.data import recipe as recipe_module
@@ -21,7 +22,7 @@ from txl_lightning.data.recipe import Recipe, encode_slices, prepare_text
 from txl_lightning.data.settings import DataConfig
 from txl_lightning.data.store import EvalText
 from txl_lightning.data.text_files import SPLITS, FileSlice, split_by_fractions, whole_file
-from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words
+from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words, subwords
 from txl_lightning.errors import DataError, StorageError
 
 ALL_TRAIN = (1.0, 0.0, 0.0)
@@ -159,6 +160,38 @@ def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
         one, two = whole.text(split), pieces.text(split)
         np.testing.assert_array_equal(one.ids, two.ids)
         np.testing.assert_array_equal(one.starts, two.starts)
+
+
+@pytest.mark.parametrize("prefix", ["always", "never"])
+def test_a_tokenizer_that_joins_lines_encodes_a_file_in_one_piece(
+    tmp_path, recipe, monkeypatch, prefix
+):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Replace("\n", " ")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prefix)
+    lines = "the cat sat\non the mat\nand slept\n" * 9
+    trainer = trainers.BpeTrainer(vocab_size=100, show_progress=False)
+    tokenizer.train_from_iterator([lines], trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setattr(recipe_module, "PIECE", 14)
+    made = recipe(lines.encode(), vocab=tmp_path / "tokenizer.json", cut=ALL_TRAIN)
+    store = prepare_text(made, tmp_path)
+    assert store.ids("train").tolist() == store.vocab.encode_text(lines).tolist()
+
+
+def test_a_document_begins_at_its_first_token_although_its_first_piece_has_none(
+    recipe, monkeypatch, tmp_path
+):
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setattr(recipe_module, "SHORT", 3)
+    monkeypatch.setattr(subwords, "PIECE", 10)
+    texts = (b"ab ab", b"?? ?? ?? ?? ?? ab ?? ?? ?? ?? ab", b"b", b"?? ?? ?? ?? ??", b"a")
+    made = recipe(*texts, vocab=tmp_path / "tokenizer.json", document_unit="files")
+    text = prepare_text(made, tmp_path).text("train")
+    assert text.ids.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 1, 0]
+    assert text.starts.tolist() == [0, 4, 8, 9]
 
 
 @pytest.mark.parametrize("unit", [None, "files", "lines"])

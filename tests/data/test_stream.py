@@ -228,6 +228,35 @@ def test_restarted_rows_begin_once_in_every_part_wherever_segments_end(tgt_len):
     assert (drawn[0][1] != drawn[1][1]).any()
 
 
+def list_drawn(kind: str, seed: int, n_pass: int) -> list[tuple[int, ...]]:
+    """Return what is drawn for each of four rows of 5,000 tokens; of varlen, for all rows."""
+    if kind == "varlen":
+        lengths = Varlen(20, seed)
+        firsts = sum(lengths.count_segments(5000, nth) for nth in range(n_pass))
+        count = lengths.count_segments(5000, n_pass)
+        return [tuple(lengths.find_bounds(5000, firsts + n)[2] for n in range(count))]
+    text = Text(np.arange(20_000), np.arange(0, 20_000, 5))
+    orders = {
+        "rolled": RolledOrder(text, seed),
+        "shuffled": ShuffledOrder(text, seed),
+        "restarted": tokens_module.RestartedOrder(TextOrder(Text(text.ids)), 10, seed),
+    }
+    places = np.arange(4)[:, None], np.arange(5000)[None], 5000
+    position_BT, doc_pos_BT = orders[kind].find_places(n_pass, *places)
+    drawn_BT = (
+        doc_pos_BT == 0 if kind == "restarted" else position_BT - 5000 * np.arange(4)[:, None]
+    )
+    return [tuple(row) for row in drawn_BT.tolist()]
+
+
+@pytest.mark.parametrize("kind", ["rolled", "shuffled", "restarted", "varlen"])
+def test_what_is_drawn_differs_between_rows_passes_and_seeds_and_is_drawn_again(kind):
+    cases = [*itertools.product((1, 2), (0, 1, 2))]
+    drawn = [row for case in cases for row in list_drawn(kind, *case)]
+    assert len(set(drawn)) == len(drawn)
+    assert drawn == [row for case in cases for row in list_drawn(kind, *case)]
+
+
 def test_empty_documents_are_skipped():
     text = Text(np.arange(12), np.array([0, 0, 4, 4, 4, 9, 12]))
     order = ShuffledOrder(text, seed=3)

@@ -190,7 +190,8 @@ def encode_slices(
     advance: Advance,
 ) -> Iterator[Piece]:
     """Yield the ids of a text, with the vocabulary in a file, and where documents begin."""
-    pieces = [*plan_pieces(slices)]
+    vocab = load_vocabulary_once(vocab_path, vocab_path.stat().st_mtime_ns)
+    pieces = [*plan_pieces(slices, vocab.is_cut_at_lines)]
     encode = partial(encode_piece, vocab_path, unit)
     if isinstance(workers, str):
         results: Iterator[Iterable[Piece]] = map_on_ray(encode, pieces, workers)
@@ -233,14 +234,17 @@ def collect(function: Callable[[Any], Iterable], argument: Any) -> list:
     return [*function(argument)]
 
 
-def plan_pieces(slices: Iterable[FileSlice]) -> Iterator[list[FileSlice]]:
-    """Yield lists of slices, of about PIECE bytes each; large ones are cut."""
+def plan_pieces(
+    slices: Iterable[FileSlice], is_cut_at_lines: bool = True
+) -> Iterator[list[FileSlice]]:
+    """Yield lists of slices, of about PIECE bytes each; large ones are cut, if at all, at lines."""
     piece = []
     total = 0
     for part in slices:
         start = part.start
         while start < part.stop:
-            stop = find_line(part, start + PIECE) if part.stop - start > PIECE else part.stop
+            is_cut = is_cut_at_lines and part.stop - start > PIECE
+            stop = find_line(part, start + PIECE) if is_cut else part.stop
             if piece and total + stop - start > PIECE:
                 yield piece
                 piece = []

@@ -1,6 +1,7 @@
 """Subword vocabularies."""
 
 import json
+from dataclasses import replace
 from itertools import islice, product
 from unittest import mock
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from txl_lightning.data.vocab import SubwordOptions, Subwords, load_vocabulary, subwords
 from txl_lightning.data.vocab.subwords import sample_text, train_subwords
@@ -51,6 +52,55 @@ def test_text_in_pieces_has_the_ids_of_the_whole_and_is_decoded_to_itself(
         ids = encoded(vocab, document(text, 5))
     assert ids == vocab.encode_text(text).tolist()
     assert vocab.decode(ids) == text
+
+
+LLAMA = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+NO_LINES = [normalizers.Replace(Regex(r"[\n\t]"), " ")]
+METASPACE = pre_tokenizers.Metaspace
+BEGINNINGS = {
+    "Llama": (LLAMA, pre_tokenizers.Split(Regex(r"(?=[▁\n\t])|(?<=[\n\t])"), "isolated")),
+    "Metaspace": (NO_LINES, METASPACE(prepend_scheme="always")),
+    "Metaspace at first": (NO_LINES, METASPACE(prepend_scheme="first")),
+    "Metaspace never": (NO_LINES, METASPACE(prepend_scheme="never")),
+    "a byte-level space": ([], pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "spaces removed": ([normalizers.Strip()], pre_tokenizers.ByteLevel(add_prefix_space=False)),
+}
+LINES = "the cat sat on (the) mat.\n\nIt was 12 o'clock;  the cat\tslept.\nline two\nend of it" * 9
+
+
+def train_with(normalizer: list, pre_tokenizer) -> Subwords:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence(normalizer)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    trainer = trainers.BpeTrainer(vocab_size=200, show_progress=False)
+    tokenizer.train_from_iterator([LINES], trainer)
+    return Subwords.from_tokenizer(json.loads(tokenizer.to_str()))
+
+
+@pytest.mark.parametrize("piece", [3, 30])
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_a_tokenizer_that_changes_the_beginning_of_a_text_does_it_once(document, name, piece):
+    vocab = train_with(*BEGINNINGS[name])
+    whole = vocab.encode_text(LINES).tolist()
+    cut = LINES.index("line two", 200)
+    parts = [document(LINES[:cut], 5), replace(document(LINES[cut:], 5), continues=True)]
+    with mock.patch.multiple(subwords, PIECE=piece, AT_ONCE=2):
+        assert encoded(vocab, document(LINES, 5)) == whole
+        if vocab.is_cut_at_lines:
+            assert [index for part in parts for index in encoded(vocab, part)] == whole
+    # Metaspace joins a line end that has become a space to the next word.
+    assert vocab.is_cut_at_lines == ("Metaspace" not in name)
+
+
+@pytest.mark.parametrize(
+    "pre_tokenizer", [METASPACE(prepend_scheme="always"), METASPACE(prepend_scheme="never")]
+)
+def test_a_tokenizer_that_joins_words_encodes_short_documents_only(document, pre_tokenizer):
+    vocab = train_with([], pre_tokenizer)
+    assert encoded(vocab, document(LINES)) == vocab.encode_text(LINES).tolist()
+    message = "joins words at white space; expected documents of at most 3 characters"
+    with mock.patch.multiple(subwords, PIECE=3, AT_ONCE=2), pytest.raises(DataError, match=message):
+        encoded(vocab, document(LINES, 5))
 
 
 def test_text_without_white_space_is_cut_anywhere(vocab, document):

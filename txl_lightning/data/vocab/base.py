@@ -46,6 +46,7 @@ class Vocabulary(ABC):
     n_token: int  # V
     n_start: int = 0  # symbols before a document's first word
     unknown: int | None = None  # id of unknown text; None if there is none, or it is refused
+    is_cut_at_lines = True  # a document may be encoded in parts of whole lines
 
     @abstractmethod
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -95,8 +95,11 @@ class Subwords(Vocabulary):
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
         texts = split_between_words(split_by_length(document.texts(), PIECE), LONGEST)
+        where = str(document.path)
+        continues = document.continues
         while batch := list(islice(texts, AT_ONCE)):
-            yield from self._encode_batch(batch, str(document.path))
+            yield from self._encode_pieces(batch, continues, where)
+            continues = True
 
     def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
         texts = [*map(decode_whole, documents)]
@@ -181,6 +184,33 @@ class Subwords(Vocabulary):
             return {}
         added = self._tokenizer.get_added_tokens_decoder().items()
         return {index: token.content for index, token in added if not token.content.isascii()}
+
+    @property
+    def is_cut_at_lines(self) -> bool:
+        return self._contexts["line"] is not None
+
+    @cached_property
+    def _contexts(self) -> dict[str, str | None]:
+        from .pieces import find_contexts
+
+        encode = partial(self._encode_batch, where="data.vocab")
+        return find_contexts(encode, self._tokenizer.get_vocab(with_added_tokens=False))
+
+    def _encode_pieces(self, texts: list[str], continues: bool, where: str) -> list[np.ndarray]:
+        """Return the ids of pieces of a text, each as in the whole text."""
+        from .pieces import LINE, encode_after, name_beginning
+
+        kinds = [name_beginning(text) for text in texts[not continues :]]
+        # A long text without white space is cut anywhere.
+        contexts = [self._contexts[k] if k != LINE else self._contexts[k] or "" for k in kinds]
+        encoded = None
+        if None not in contexts:
+            encode = partial(self._encode_batch, where=where)
+            encoded = encode_after(encode, [""] * (not continues) + contexts, texts)
+        if encoded is None:
+            limit = f"expected documents of at most {PIECE:,} characters"
+            raise DataError(f"{where}: data.vocab's tokenizer joins words at white space; {limit}")
+        return encoded
 
     def _encode_batch(self, texts: list[str], where: str) -> list[np.ndarray]:
         with _explain_tokenizer_errors(f"{where}: data.vocab's tokenizer cannot encode it"):
