@@ -150,7 +150,7 @@ def test_lists_of_the_standard_input_are_those_of_a_file(
     expected = run("a.jsonl")
     assert expected.count("\n") == 3
     assert run("B.JSONL") == run("-") == run("-", b"\xef\xbb\xbf" + content) == expected
-    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,))
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,), daemon=True)
     writer.start()
     assert run("pipe") == expected
     writer.join()

@@ -1,6 +1,6 @@
 """The cached reader computes what the network computes with a memory of hidden states."""
 
-from itertools import accumulate
+from itertools import accumulate, product
 
 import pytest
 import torch
@@ -134,8 +134,8 @@ def test_a_saved_cache_goes_on_as_if_it_had_been_kept(make_net, tmp_path, mem_le
     assert (tmp_path / "memory.pt").stat().st_size < n_byte + 5000
     saved = torch.load(tmp_path / "memory.pt", weights_only=True)
     restored = reader.empty_memory(3, lengths).restore(saved)
-    place = None if is_even else doc_pos[:, 20:]
-    for begun in (cache, restored, restored.rows(slice(None))):
+    places = [None] if is_even else [doc_pos[:, 20:], None]
+    for begun, place in product((cache, restored, restored.rows(slice(None))), places):
         actual, after = reader.hidden(tokens[:, 20:], begun, place)
         expected, expected_after = reader.hidden(tokens[:, 20:], cache, place)
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
