@@ -9,7 +9,7 @@ READINGS = {
     OURS: "memory of 128 and segments of 64",
     ZERO: "the same with zero memory at evaluation",
     SEGMENT: "segments of 192, trained without memory",
-    WINDOW: "the same by a sliding window, computed again",
+    WINDOW: "the same by a sliding window, recomputed",
     CACHED: "the same by a sliding window, from kept keys",
 }
 OTHERS = {

@@ -8,7 +8,7 @@ NAMES = {
     OURS: "memory of 256",
     ZERO: "the same with zero memory at evaluation",
     ALONE: "trained without memory",
-    WINDOW: "the same by a sliding window, computed again",
+    WINDOW: "the same by a sliding window, recomputed",
     CACHED: "the same by a sliding window, from kept keys",
 }
 CONTRASTS = {

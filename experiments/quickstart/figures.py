@@ -9,7 +9,7 @@ NAMES = {
     TWICE: "the same with a memory of 256",
     ZERO: "the same with zero memory at evaluation",
     ALONE: "trained without memory",
-    WINDOW: "the same by a sliding window, computed again",
+    WINDOW: "the same by a sliding window, recomputed",
     CACHED: "the same by a sliding window, from kept keys",
 }
 CONTRASTS = {
