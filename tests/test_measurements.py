@@ -203,6 +203,10 @@ def test_each_way_of_adapting_has_its_fields_of_what_was_chosen_and_no_other(arg
 def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatch):
     pytest.importorskip("pyppmd")
     found = adaptation.compress(args, "novel")
+    _, splits = adaptation.open_splits(args, "novel")
+    for order, bits in found["val"].items():
+        how = {"before": splits["train"], "order": int(order)}
+        assert bits == compressors.count_bits("ppmd", splits["val"], **how)
     assert found["val"][str(found["order"])] == min(found["val"].values())
     assert found["after"] < found["alone"]
 
