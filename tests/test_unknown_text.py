@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from txl_lightning import CorpusDataModule
 from txl_lightning.__main__ import require_utf8
 from txl_lightning.commands.inputs import read_ids
 from txl_lightning.commands.score import find_end
@@ -33,6 +34,22 @@ def test_a_start_is_what_the_vocabulary_knows():
     assert encode_start(Characters(" ab")).tolist() == [0]
     assert encode_start(WORDS).tolist() == [1]
     assert (find_end(Bytes()), find_end(Characters("ACGT"))) == ("\n", "")
+
+
+def test_training_warns_of_a_vocabulary_that_does_not_know_the_text(tmp_path):
+    (tmp_path / "text.txt").write_text("one two three two one\n" * 200)
+    (tmp_path / "words.txt").write_text("one\ntwo\n")
+    settings = {"path": tmp_path / "text.txt", "data_dir": tmp_path}
+    # A line has five words and its end.
+    unknown = CorpusDataModule(**settings, vocab=tmp_path / "words.txt")
+    with pytest.warns(UserWarning, match="17% of the tokens are unknown: their loss is small"):
+        unknown.setup("fit")
+    unknown.setup("test")
+    share = ", vocabulary of 4 words, 16.67% of the tokens unknown"
+    assert unknown.store.describe().endswith(share)
+    known = CorpusDataModule(**settings, vocab="words")
+    known.setup("fit")
+    assert "unknown" not in known.store.describe()
 
 
 @pytest.fixture

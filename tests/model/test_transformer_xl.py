@@ -35,6 +35,27 @@ def test_reading_in_segments_equals_reading_at_once(make_net, changes, lengths):
     torch.testing.assert_close(in_parts, net(tokens)[0], rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.int32])
+@pytest.mark.parametrize("changes", [{}, {"cutoffs": (3, 6), "div_val": 2, "d_embed": 4}])
+def test_ids_of_any_integer_type_are_read(make_net, changes, dtype):
+    net, tokens = make_net(**changes), torch.randint(11, (2, 6))
+    expected = net.loss(tokens[:, :-1], tokens[:, 1:])[0]
+    small = tokens.to(dtype)
+    torch.testing.assert_close(net(small)[0], net(tokens)[0], rtol=0, atol=0)
+    nats = net.loss(small[:, :-1], small[:, 1:])[0]
+    torch.testing.assert_close(nats, expected, rtol=0, atol=0)
+    with torch.inference_mode():
+        reader = CachedReader(net)
+        read = [reader(ids, reader.empty_memory(2, EvalLengths(6)))[0] for ids in (small, tokens)]
+    torch.testing.assert_close(*read, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_numbers_that_are_no_ids_are_refused(make_net, dtype):
+    with pytest.raises(RuntimeError, match="indices"):
+        make_net()(torch.ones(1, 3).to(dtype))
+
+
 def test_inputs_are_unchanged(make_net):
     net, (before, tokens) = make_net().train(), torch.randint(11, (2, 2, 5))
     _, memory = net(before)

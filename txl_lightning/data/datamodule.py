@@ -21,6 +21,7 @@ from .tokens import SHORTEST, FixedLengths, VarlenLengths, make_order
 from .vocab import Vocabulary, load_vocabulary
 
 SHAPE = ("batch_size", "tgt_len", "ext_len")
+MOST_UNKNOWN = 0.1  # share of unknown tokens from which training warns; published texts have 5 %
 IN_ORDER = {"order": "ordered", "segments": "fixed", "restart_len": None}  # nothing is drawn
 
 
@@ -138,7 +139,7 @@ class CorpusDataModule(LightningDataModule):
     def unknown_share(self, stage: str) -> float:
         """Return the share of tokens in a stage's text that stand for unknown text."""
         manifest = getattr(self.store, "manifest", {})
-        split = {"validate": "val"}.get(stage, "test")
+        split = {"fit": "train", "validate": "val"}.get(stage, "test")
         counts = [manifest.get(name, {}).get(split, 0) for name in ("unknown", "tokens")]
         return counts[0] / counts[1] if counts[1] else 0.0
 
@@ -147,6 +148,10 @@ class CorpusDataModule(LightningDataModule):
         _ = self.store
 
     def setup(self, stage: str) -> None:
+        share = max(map(self.unknown_share, ("fit", "validate")))
+        if stage == "fit" and share > MOST_UNKNOWN:
+            advice = "their loss is small; use the vocabulary of this text, or data.vocab bpe"
+            warnings.warn(f"{share:.0%} of the tokens are unknown: {advice}", stacklevel=2)
         data = {
             "corpus": self.config.name,
             "fingerprint": self.store.fingerprint,

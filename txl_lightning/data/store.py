@@ -177,7 +177,9 @@ class Store:
         counts = [f"{sum(values[key].values()):,} {names[key]}" for key in names]
         splits = ", ".join(f"{self.manifest['tokens'][split]:,} {split}" for split in SPLITS)
         vocab = f"vocabulary of {self.vocab.n_token:,} {self.vocab.unit}s"
-        return f"{', '.join(counts)} ({splits}), {vocab}"
+        n_token, n_unknown = (sum(self.manifest[key].values()) for key in ("tokens", "unknown"))
+        unknown = f", {n_unknown / n_token:.2%} of the tokens unknown" if n_unknown else ""
+        return f"{', '.join(counts)} ({splits}), {vocab}{unknown}"
 
     def bytes_per_token(self, split: str) -> float | None:
         """Return the mean bytes per scored token, without the first symbol of each document; None

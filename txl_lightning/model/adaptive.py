@@ -23,7 +23,14 @@ from .config import TransformerXLConfig
 from .parts import Linear, linear
 
 CACHED_LOGITS = 1 << 18  # logits that are converted to float32, and summed, at once
+# Types of stored ids, which torch takes for indices only in some places.
+STORED = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32)
 Scorer = Callable[[Tensor], Tensor]  # maps h_YD to unnormalized log-probabilities of some tokens
+
+
+def as_indices(ids: Tensor) -> Tensor:
+    """Return ids in a type that torch takes as indices; a vocabulary gives them in a small one."""
+    return ids.long() if ids.dtype in STORED else ids
 
 
 def embedding_and_head(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
@@ -103,7 +110,7 @@ class Softmax(nn.Module):
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
         h_YD = h_BLD.flatten(0, -2)
-        target_Y = targets_BL.flatten().to(h_YD.device, non_blocking=True)
+        target_Y = as_indices(targets_BL.flatten()).to(h_YD.device, non_blocking=True)
         return score_chunks(self, h_YD, target_Y, self.chunk_size).view(targets_BL.shape)
 
 
@@ -139,7 +146,7 @@ class AdaptiveSoftmax(nn.Module):
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
         h_YD = h_BLD.flatten(0, -2)
-        target_Y = targets_BL.cpu().numpy().ravel()
+        target_Y = as_indices(targets_BL).cpu().numpy().ravel()
         send = partial(send_to, h_YD.device)
         first, *tails = self.scorers()
         cluster_Y = sum(target_Y >= ids.start for ids in self.ids[1:])

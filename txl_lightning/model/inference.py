@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import require
+from .adaptive import as_indices
 from .config import (
     AS_TRAINED,
     EvalLengths,
@@ -109,7 +110,7 @@ class CachedReader:
         require(has_constant_keys(self.net), "memory", "keys and values", expected)
         cache = memory.reserve_slots(tgt_len).prepare_terms(tgt_len, self.net.positions)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
-        h_BLD = self.net.embedding(tokens_BL) * self.config.d_model**0.5
+        h_BLD = self.net.embedding(as_indices(tokens_BL)) * self.config.d_model**0.5
         for layer, cached in zip(self.net.layers, cache.layers(tgt_len), strict=True):
             h_BLD = read_layer(layer, h_BLD, cached, mask, self.workspace)
         return self.net.final_norm(h_BLD), cache.update(tgt_len, mask, n_reread)

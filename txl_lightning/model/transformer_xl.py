@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import require
-from .adaptive import embedding_and_head
+from .adaptive import as_indices, embedding_and_head
 from .config import AS_TRAINED, EvalLengths, TransformerXLConfig, is_transformer_xl
 from .kernels import KERNELS
 from .memory import Memory, require_memory
@@ -127,7 +127,9 @@ class TransformerXL(nn.Module):
         mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
         dtype = self.compute_dtype
         distance_T = memory.distances(tgt_len)
-        h_BLD = self.drop(self.embedding(tokens_BL) * self.config.d_model**0.5).to(dtype)
+        h_BLD = self.drop(self.embedding(as_indices(tokens_BL)) * self.config.d_model**0.5).to(
+            dtype
+        )
         states = [h_BLD]
         with torch.autocast(self.device.type, enabled=False):
             terms_N = call_with_weights_in(dtype, self.positions, distance_T)

@@ -24,6 +24,9 @@ NOT_OURS = "is not one saved by this package"
 UNKNOWN_OPTION = b'{"kind": "words", "words": [], "options": {"special": [], "n": 1}}'
 
 
+PARTS = "it has parts of words, without their tokenizer; give its tokenizer.json"
+
+
 def saved_words(words: list, **options) -> bytes:
     options = {"special": []} | options
     return json.dumps({"kind": "words", "words": words, "options": options}).encode()
@@ -277,6 +280,13 @@ def test_list_of_words_gives_the_ids_by_its_order(build, tmp_path, text, words):
         ("half.json", saved_words(["<eos>", "<unk>", "\ud800"]), NOT_OURS),
         ("half.txt", b'{"kind": "characters", "alphabet": "\\ud800"}', NOT_OURS),
         ("random.json", tokenizer_json(dropout=0.5), "dropout: invalid 0.5; expected null, or"),
+        ("gpt2.json", json.dumps({"!": 0, "the": 1, "\u0120the": 2}).encode(), PARTS),
+        ("llama.json", json.dumps(["<unk>", "\u2581the", "s"]).encode(), PARTS),
+        ("bert.txt", b"[PAD]\n[UNK]\nthe\n##s\n", PARTS),
+        ("clip.json", b'["!", "the</w>", "th"]', PARTS),
+        ("codes.txt", b"the 90\nth@@ 50\n", PARTS),
+        ("merges.txt", "#version: 0.2\n\u0120 t\nh e\n".encode(), PARTS),
+        ("cl100k.tiktoken", b"IQ== 0\nIg== 1\ndGhl 2\n", PARTS),
         ("id.json", tokenizer_json(vocab={"a": 4_000_000_000}), "has an id 4,000,000,000; exp"),
     ],
 )
@@ -295,3 +305,12 @@ def test_file_that_is_no_vocabulary_is_refused_with_the_reason(
     assert "\n" not in message
     # Rust's panic message is not printed.
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "words", ["that this four", "@-@ the ## #1 == =", "\u2581 \u0120 a", "\u0120x " + "a " * 200]
+)
+def test_words_that_only_resemble_parts_of_words_are_words(build, tmp_path, words):
+    listed = [*dict.fromkeys(words.split()), *(f"word{n}" for n in range(200 * ("x" in words)))]
+    (tmp_path / "words.txt").write_text("\n".join(listed))
+    assert isinstance(build(tmp_path / "words.txt"), Words)
