@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 # to the word before it. Unlike Python, they do not count the separators 1c to 1f as white space.
 LAST_GAP = re.compile(r"(?s:.*)\S(?= )|(?s:.*)\S(?=[^\S\x1c-\x1f])")
 
-# A token in a tokenizer's list: of GPT-2, SentencePiece, BERT, CLIP, subword-nmt, and merges.
-PART = re.compile(r"[ĠĊ▁].|##.|#version:|.+(</w>|@@)$")
-MOST_PARTS = 0.01  # share of words that look like parts by chance
-BASE64 = re.compile(r"(?=(....)+$)[A-Za-z0-9+/]+=*$")  # of tiktoken
-
 # The built-in vocabularies, and the splits of a text that each is built from.
 BUILT_IN = dict.fromkeys(("bytes", "characters", "words", "bpe", "unigram"), ("train",))
 BUILT_IN |= {"bytes": (), "characters": ("train", "val", "test")}
@@ -302,17 +297,10 @@ def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabular
             words = [line.split(maxsplit=1)[0] for line in text.split("\n") if line.strip()]
     if not words:
         raise DataError("it has no words")
+    from .words import refuse_parts_of_words
+
     refuse_parts_of_words(words)
     return from_words(words)
-
-
-def refuse_parts_of_words(words: Sequence[Any]) -> None:
-    """Raise a DataError for the tokens of a tokenizer, which a text does not have as words."""
-    names = [word for word in words if isinstance(word, str)]
-    n_part = sum(PART.match(name) is not None for name in names)
-    is_tiktoken = any(name.endswith("=") for name in names) and all(map(BASE64.match, names))
-    if n_part > MOST_PARTS * len(words) or is_tiktoken:
-        raise DataError("it has parts of words, without their tokenizer; give its tokenizer.json")
 
 
 def join_documents(ids: np.ndarray, sizes: Sequence[int]) -> Piece:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from ..text_files import FileSlice
 
 UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of these in the vocabulary
+
+# A token in a tokenizer's list: of GPT-2, SentencePiece, BERT, CLIP, subword-nmt, and merges.
+PART = re.compile(r"[ĠĊ▁].|##.|#version:|.+(</w>|@@)$")
+MOST_PARTS = 0.01  # share of words that look like parts by chance
+BASE64 = re.compile(r"(?=(....)+$)[A-Za-z0-9+/]+=*$")  # of tiktoken
 
 
 @dataclass(frozen=True)
@@ -216,3 +222,12 @@ def _split_pieces(document: FileSlice, options: WordOptions) -> Iterator[str]:
     # Split between words: lower-casing may depend on the whole word.
     pieces = split_between_words(decoder.decode(text, final=not text) for text in texts)
     return (piece.lower() for piece in pieces) if options.lower_case else pieces
+
+
+def refuse_parts_of_words(words: Sequence[Any]) -> None:
+    """Raise a DataError for the tokens of a tokenizer, which a text does not have as words."""
+    names = [word for word in words if isinstance(word, str)]
+    n_part = sum(PART.match(name) is not None for name in names)
+    is_tiktoken = any(name.endswith("=") for name in names) and all(map(BASE64.match, names))
+    if n_part > MOST_PARTS * len(words) or is_tiktoken:
+        raise DataError("it has parts of words, without their tokenizer; give its tokenizer.json")
