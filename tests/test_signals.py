@@ -49,8 +49,45 @@ def test_a_signal_outside_training_exits_and_handlers_are_restored(number, code,
     with pytest.raises(SystemExit) as stop, signals.exit_on_signals():
         send_to_self(signals.SAVE, number)
     assert stop.value.code == code
-    assert "nothing is saved" in capfd.readouterr().err
+    assert "nothing to save yet; training saves after its first" in capfd.readouterr().err
     assert [signal.getsignal(known) for known in KNOWN] == before
+
+
+def test_a_save_request_before_training_is_taken_once_by_training():
+    pending = signals.PendingSignals()
+    with signals.exit_on_signals():
+        pending.take_early_request()
+        assert pending.take() == (0, 0)
+        send_to_self(signals.SAVE)
+        pending.take_early_request()
+        with signals.handle_signals(pending.handlers()):
+            assert [pending.take(), pending.take()] == [(0, 1), (0, 0)]
+        pending.take_early_request()
+        assert pending.take() == (0, 0)
+
+
+def test_a_stop_that_follows_a_saved_request_is_no_news(capfd):
+    pending = signals.PendingSignals()
+    with signals.handle_signals(pending.handlers()):
+        pending.expect_stop()
+        send_to_self(signal.SIGTERM)
+    assert capfd.readouterr().err == ""
+    assert pending.take() == (143, 0)
+
+
+def test_a_message_to_a_terminal_that_is_gone_is_dropped(monkeypatch):
+    primary, secondary = os.openpty()
+    saved = os.dup(2)
+    os.dup2(secondary, 2)
+    os.close(secondary)
+    os.close(primary)
+    try:
+        with pytest.raises(OSError, match="Input/output error"):
+            os.write(2, b"a")
+        signals.print_message("saved")
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 def test_a_save_request_is_consumed_once_and_a_stop_request_persists():

@@ -22,6 +22,7 @@ from . import __version__, errors, signals
 from .command_line import COMMANDS, PROGRAM, Parser, TrainerCommand, list_commands, take_option
 from .files import YamlLoader
 from .imports import allow_imports
+from .terminal import outlive_terminal
 from .threads import limit_spinning
 
 LIST_OPTIONS = ("--data.path", "--data.ids")
@@ -37,8 +38,8 @@ def main() -> None:
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout = outlive_terminal(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115
+    sys.stderr = outlive_terminal(sys.stderr or open(os.devnull, "w"))  # noqa: SIM115
     try:
         with signals.exit_on_signals():
             run(sys.argv[1:])

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 # Exit codes of the signals that stop a process.
@@ -18,9 +18,18 @@ Handler = Callable[[int, Any], None]
 
 def exit_on_signals() -> AbstractContextManager[None]:
     """Exit on stop signals, with cleanup; outside training there is nothing to save."""
-    message = "SIGUSR1: no step of training is done yet; nothing is saved"
-    save = {SAVE: lambda *_: print_message(message)}
-    return handle_signals(dict.fromkeys(EXIT, exit_process) | save)
+    return handle_signals(dict.fromkeys(EXIT, exit_process) | {SAVE: EarlyRequest()})
+
+
+class EarlyRequest:
+    """The handler of a request to save that may come before training, which then asks for it."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def __call__(self, *_: Any) -> None:
+        self.is_asked = True
+        print_message("SIGUSR1: nothing to save yet; training saves after its first step")
 
 
 def exit_process(signum: int, _: Any) -> None:
@@ -68,8 +77,20 @@ class PendingSignals:
             self.kill()
             os._exit(EXIT[signum])
 
+    def take_early_request(self) -> None:
+        """Note a request to save that came before these handlers were installed."""
+        early = signal.getsignal(SAVE)
+        if isinstance(early, EarlyRequest) and early.is_asked:
+            early.is_asked = False
+            self.save = 1
+
     def note_save(self, *_: Any) -> None:
         self.save = 1
+
+    def expect_stop(self) -> None:
+        """Note, as if it had come, the signal that follows a request to stop this process."""
+        self.since = time.monotonic()
+        self.exit_code = EXIT[signal.SIGTERM]
 
     def take(self) -> tuple[int, int]:
         """Return the exit code of a stop signal, or 0, and 1 once after a request to save."""
@@ -102,5 +123,6 @@ def is_child() -> bool:
 
 
 def print_message(text: str) -> None:
-    # print fails in a handler that interrupts a print.
-    os.write(2, f"\n{text}\n".encode())
+    # print fails in a handler that interrupts a print. The terminal may be gone.
+    with suppress(OSError):
+        os.write(2, f"\n{text}\n".encode())

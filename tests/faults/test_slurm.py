@@ -15,10 +15,12 @@ ARRAY = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
 
 @pytest.fixture
 def fit(place):
-    """Run fit in a job, with an scontrol that records its arguments; return the ended run and
-    these arguments."""
+    """Run fit in a job, with an scontrol that records its arguments, and ends the job as a requeue
+    does; return the ended run and these arguments."""
     (place.folder / "bin").mkdir()
-    (place.folder / "bin" / "scontrol").write_text('#!/bin/sh\necho "$@" >> scontrol.log\n')
+    (place.folder / "bin" / "scontrol").write_text(
+        '#!/bin/sh\necho "$@" >> scontrol.log\nkill $PPID\n'
+    )
     (place.folder / "bin" / "scontrol").chmod(0o755)
     path = f"{place.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
@@ -34,6 +36,7 @@ def test_usr1_saves_and_queues_the_job_again_which_continues_exactly(place, fini
     for n, (where, step) in enumerate({"12": 12, "val": 20}.items()):
         ended, scontrol_calls = fit(f"USR1:{where}")
         assert (ended.code, scontrol_calls) == (143, ["requeue 77"] * (n + 1)), ended.output
+        assert "SIGTERM" not in ended.output
         assert place.state()["global_step"] == step
     finish()
 
@@ -62,5 +65,5 @@ def test_job_that_cannot_be_requeued_is_saved_with_a_warning(place, fit, scontro
     ended, _ = fit("USR1:12")
     assert ended.code == 143
     assert "job 77 cannot be requeued" in ended.output
-    assert "run: scontrol requeue 77" in ended.output
+    assert "submit it again, and `--resume auto` continues" in ended.output
     assert place.state()["global_step"] == 12

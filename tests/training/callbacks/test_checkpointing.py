@@ -12,7 +12,7 @@ from txl_lightning.errors import StorageError
 from txl_lightning.files import find_write_problem
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_log
-from txl_lightning.signals import is_child
+from txl_lightning.signals import exit_on_signals, is_child
 from txl_lightning.training.callbacks import checkpointing
 from txl_lightning.training.callbacks.checkpointing import BestCheckpoint, LastCheckpoint
 from txl_lightning.training.start import check_remaining_steps
@@ -77,6 +77,13 @@ def test_last_checkpoint_is_written_after_validations_every_few_steps_and_at_the
     assert checkpoint["txl_lightning"]["exact"]
     # The validation before it is not repeated after a resume.
     assert checkpoint["callbacks"]["LastCheckpoint"] == {"validation_due": False}
+
+
+def test_a_request_to_save_before_training_is_met_after_the_first_step(saved_steps, capfd):
+    with exit_on_signals():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert saved_steps(LastCheckpoint()) == [1, 4, 8]
+    assert "saved after step 1:" in capfd.readouterr().err
 
 
 def test_process_that_lightning_started_ends_with_0(saved_steps, monkeypatch):

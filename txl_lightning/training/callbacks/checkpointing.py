@@ -142,6 +142,7 @@ class LastCheckpoint(Checkpoint):
         if launcher := trainer.strategy.launcher:
             self.signals.kill = partial(launcher.kill, signal.SIGKILL)
         # From here on a signal waits for the end of a step.
+        self.signals.take_early_request()
         self.handlers.enter_context(handle_signals(self.signals.handlers()))
         if trainer.is_global_zero:
             warn_of_little_space(self.path.parent, module)
@@ -233,6 +234,8 @@ class LastCheckpoint(Checkpoint):
     def stop(self, trainer: Trainer, exit_code: int) -> None:
         """Exit after a signal to stop, and on SLURM, which queues the job again, after any."""
         is_requeued = not exit_code and SLURMEnvironment.detect()
+        if is_requeued:
+            self.signals.expect_stop()
         if trainer.is_global_zero:
             saved = f"saved after step {trainer.global_step}: {self.path}"
             print_message(f"{saved}; --resume auto continues")
@@ -287,7 +290,8 @@ def requeue_job() -> None:
     try:
         subprocess.run(["scontrol", "requeue", job], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        print_message(f"job {job} cannot be requeued ({error}); run: scontrol requeue {job}")
+        advice = "submit it again, and `--resume auto` continues"
+        print_message(f"job {job} cannot be requeued ({error}); {advice}")
 
 
 def warn_of_little_space(folder: Path, module: LanguageModel) -> None:

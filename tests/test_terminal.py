@@ -1,0 +1,119 @@
+"""Commands go on when the terminal that they write to is closed."""
+
+import fcntl
+import io
+import os
+import pty
+import select
+import signal
+import sys
+import termios
+import time
+
+import pytest
+
+from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.runs.listing import load_run
+from txl_lightning.terminal import TerminalFile, outlive_terminal
+
+
+@pytest.fixture
+def terminal():
+    """A stream to a terminal, and a function that closes the terminal."""
+    primary, secondary = pty.openpty()
+    with open(secondary, "w") as stream:
+        yield stream, lambda: os.close(primary)
+
+
+def test_what_is_written_after_a_terminal_is_gone_is_dropped(terminal):
+    stream, close = terminal
+    new = outlive_terminal(stream)
+    print("seen", file=new)
+    close()
+    for _ in range(3):
+        print("lost", file=new, flush=True)
+    # Also by those that write to the number of the file.
+    assert os.write(stream.fileno(), b"lost") == 4
+    assert not new.isatty()
+
+
+def test_a_terminal_that_is_gone_before_the_start_is_none(terminal):
+    stream, close = terminal
+    close()
+    print("lost", file=outlive_terminal(stream), flush=True)
+
+
+def test_files_pipes_and_streams_in_memory_stay_as_they_are(tmp_path):
+    reader, writer = os.pipe()
+    with (tmp_path / "log").open("w") as file, open(writer, "w") as pipe:
+        for stream in (file, pipe, io.StringIO()):
+            assert outlive_terminal(stream) is stream
+    os.close(reader)
+
+
+def test_other_errors_of_writing_are_raised():
+    with (
+        open("/dev/full", "wb", buffering=0) as file,
+        TerminalFile(file.fileno(), "wb", closefd=False) as terminal,
+        pytest.raises(OSError, match="No space"),
+    ):
+        terminal.write(b"a")
+
+
+@pytest.fixture
+def close_terminal(processes, tmp_path):
+    """Run a command in a terminal, close it after a word; return the exit code."""
+
+    def run(words: list, word: str, handler: signal.Handlers) -> int:
+        def prepare():
+            signal.signal(signal.SIGHUP, handler)
+            # Otherwise it would get no SIGHUP.
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        primary, secondary = pty.openpty()
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), secondary)
+        command = [sys.executable, "-m", "txl_lightning", *words]
+        process = processes.start(command, cwd=tmp_path, preexec_fn=prepare, **streams)
+        os.close(secondary)
+        seen = b""
+        stop = time.monotonic() + 120
+        while word.encode() not in seen and time.monotonic() < stop:
+            if select.select([primary], [], [], 0.1)[0]:
+                seen += os.read(primary, 65536)
+        os.close(primary)
+        assert word.encode() in seen, seen
+        return process.wait(timeout=120)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["", "data:", "step "])
+def test_training_goes_on_without_its_terminal(close_terminal, small, tmp_path, word):
+    steps = ["--trainer.max_steps=80", "--trainer.val_check_interval=40"]
+    assert close_terminal(["fit", *small, *steps, "--report.html=true"], word, signal.SIG_IGN) == 0
+    run = load_run(tmp_path / "runs" / "version_0")
+    assert (run.state, run.status["step"]) == ("finished", 80)
+    assert (run.folder / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_training_that_its_terminal_hangs_up_is_saved(close_terminal, small, tmp_path):
+    steps = ["--trainer.max_steps=100000", "--trainer.val_check_interval=50000"]
+    assert close_terminal(["fit", *small, *steps], "step ", signal.SIG_DFL) == 143
+    run = load_run(tmp_path / "runs" / "version_0")
+    assert run.state == "stopped"
+    last = load_checkpoint(run.folder / "checkpoints" / "last.ckpt")
+    assert last.saved["global_step"] == run.status["step"] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [["evaluate", "RUN", "--split=val"], ["prepare", "TEXT", "--out=store"]]
+)
+def test_other_commands_go_on_without_their_terminal(
+    close_terminal, run_folder, text_file, tmp_path, command
+):
+    places = {"RUN": str(run_folder), "TEXT": str(text_file)}
+    words = [places.get(word, word) for word in command]
+    assert close_terminal(words, "", signal.SIG_IGN) == 0
