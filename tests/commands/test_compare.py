@@ -97,19 +97,36 @@ def test_mistakes_about_runs_are_one_line(refused, runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "code", "words"),
+    ("file", "text", "words"),
     [
-        ("config.yaml", "a: [", 3, "config.yaml: damaged"),
-        ("config.yaml", "words", 3, "config.yaml: damaged"),
-        ("run.json", "{", 3, "run.json: damaged, or not JSON"),
-        ("config.yaml", "a: 2020-99-99", 3, "config.yaml: damaged"),
-        ("config.yaml", f"a: {'1' * 5000}", 3, "config.yaml: damaged"),
-        ("run.json", "{}", 3, "run.json: state: invalid None"),
-        ("run.json", f'{{"state": "", "step": {10**400}}}', 3, "run.json: step: invalid 1000"),
-        ("metrics.csv", "step,val/nats\n1,x\n", 3, "metrics.csv: damaged (could not convert"),
+        ("config.yaml", "a: [", "config.yaml: damaged"),
+        ("config.yaml", None, "config.yaml: cannot be read (No such file"),
+        ("config.yaml", "[" * 100_000, "config.yaml: damaged"),
+        ("run.json", '{"name": "of another tool"}', "run.json: state: invalid None"),
+        ("run.json", "[]", "run.json: content: invalid []"),
+        ("config.yaml", "words", "config.yaml: damaged"),
+        ("run.json", "{", "run.json: damaged, or not JSON"),
+        ("config.yaml", "a: 2020-99-99", "config.yaml: damaged"),
+        ("config.yaml", f"a: {'1' * 5000}", "config.yaml: damaged"),
+        ("run.json", "{}", "run.json: state: invalid None"),
+        ("run.json", f'{{"state": "", "step": {10**400}}}', "run.json: step: invalid 1000"),
+        ("metrics.csv", "step,val/nats\n1,x\n", "metrics.csv: damaged (could not convert"),
     ],
 )
-def test_a_damaged_file_of_a_run_is_named(refused, runs, file, text, code, words):
-    (runs / "first" / "version_0" / file).write_text(text)
-    exit_code, line = refused("compare", runs)
-    assert (exit_code, words in line) == (code, True)
+def test_a_folder_that_is_no_run_is_named_and_the_other_runs_are_listed(
+    txl, refused, runs, file, text, words
+):
+    (runs / "third" / "run.json").mkdir(parents=True)
+    for folder in ("first", "second"):
+        path = runs / folder / "version_0" / file
+        path.write_text(text) if text else path.unlink()
+        if folder == "first":
+            for command in ("runs", "compare"):
+                code, output = txl(command, runs)
+                [warning] = output.err.splitlines()
+                assert (code, "second" in output.out or command == "compare") == (0, True)
+                assert "first/version_0" not in output.out
+                assert warning.startswith(f"warning: {path.parent}/{words}")
+                assert warning.endswith("; left out")
+    code, line = refused("runs", runs)
+    assert (code, words in line) == (3, True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..analysis.plots import draw_validations, open_figure
 from ..files import check_file_writable
-from ..runs.listing import find_runs, load_run, shorten_paths
+from ..runs.listing import find_runs, load_runs, shorten_paths
 from ..runs.metrics_table import collect_by_key, find_differences
 from ..tables import align_columns
 
@@ -19,10 +19,12 @@ def compare_command(runs: tuple[str, ...], out: str | None = None) -> None:
             contains all the runs.
     """
     folders = list(dict.fromkeys(folder for path in runs for folder in find_runs(path, "runs")))
+    found = load_runs(folders)
+    folders = [run.folder for run in found]
     root = Path(os.path.commonpath([folder.absolute() for folder in folders]))
     path = Path(out or root / "compare.png")
     check_file_writable("out", path)
-    loaded = dict(zip(shorten_paths(folders), map(load_run, folders), strict=True))
+    loaded = dict(zip(shorten_paths(folders), found, strict=True))
     settings = find_differences([run.settings for run in loaded.values()])
     results = collect_by_key([run.facts for run in loaded.values()])
     rows = [

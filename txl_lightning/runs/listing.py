@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import DataError, flatten_settings, require
+from ..errors import DataError, flatten_settings, format_line, print_notice, require
 from ..files import host_name, is_running, load_yaml, local_path, read_json
 from .folder import CONFIG, METRICS, STATE
 from .metrics_table import RunMetrics, read_metrics
@@ -44,7 +44,7 @@ class Run:
 
 def find_runs(root: str, key: str) -> list[Path]:
     """Return the folders of runs in a folder, or itself, the one written last at the end."""
-    folders = [path.parent for path in local_path(key, root).rglob(STATE)]
+    folders = [path.parent for path in local_path(key, root).rglob(STATE) if path.is_file()]
     require(bool(folders), key, root, "a folder with runs, which fit writes")
     return sorted(folders, key=lambda folder: (find_write_time(folder), folder))
 
@@ -59,11 +59,29 @@ def load_run(folder: Path) -> Run:
     config = folder / CONFIG
     try:
         settings = flatten_settings(load_yaml(config.read_bytes()))
-    except (yaml.YAMLError, AttributeError, ValueError) as error:
+    except (yaml.YAMLError, AttributeError, ValueError, RecursionError) as error:
         raise DataError(f"{config}: damaged, or not what fit wrote") from error
     status = read_json(folder / STATE, STATE_SHAPE)
     metrics = read_metrics(folder, (), status["tokens"], status["seconds"])
     return Run(folder, settings, metrics, status)
+
+
+def load_runs(folders: Iterable[Path]) -> list[Run]:
+    """Load the runs of a list; a folder that is none is named, and left out unless all are."""
+    runs = []
+    problems = []
+    for folder in folders:
+        try:
+            runs.append(load_run(folder))
+        except DataError as error:
+            problems.append(error)
+        except OSError as error:
+            problems.append(DataError(f"{error.filename}: cannot be read ({error.strerror})"))
+    if problems and not runs:
+        raise problems[0]
+    for problem in problems:
+        print_notice(f"warning: {format_line(str(problem))}; left out")
+    return runs
 
 
 def shorten_paths(paths: Sequence[str | Path]) -> list[str]:
