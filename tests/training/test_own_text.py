@@ -11,6 +11,8 @@ import yaml
 from jsonargparse import Namespace
 
 from experiments.results import load_records
+from txl_lightning.data.datamodule import CorpusConfig
+from txl_lightning.data.vocab import SubwordOptions
 from txl_lightning.model import has_bfloat16_units
 from txl_lightning.training import own_text
 from txl_lightning.training.options import make_parser, parse
@@ -75,18 +77,14 @@ def test_config_without_a_network_overrides_parts_of_the_recipe(accepted, long_t
     assert line.startswith("recipe for a text of 0.1 MB: bytes; 4 layers of 16,")
     assert line.endswith("; 0.05 min, at most 3 steps")
     assert config["trainer"]["max_steps"] == 3
-    assert config["data"]["subwords"]["n_token"] != own_text.SIZES[0].n_token
 
 
 @pytest.mark.parametrize("size", own_text.SIZES)
-def test_each_size_of_text_has_its_subwords_and_with_more_minutes_its_width(size):
+def test_each_size_of_text_has_its_dropout_and_with_more_minutes_its_width(size):
     for minutes, width, dropout in [(5, 128, size.dropout), (30, 192, size.wide_dropout)]:
         recipe = own_text.choose_recipe(size, minutes)
         if dropout is not None:
             assert (recipe["model.net.d_model"], recipe["model.net.dropout"]) == (width, dropout)
-    chosen = own_text.choose_vocabulary(size, None)
-    assert chosen == {"data.vocab": "bpe", "data.subwords.n_token": size.n_token}
-    assert own_text.choose_vocabulary(size, "words") == {}
 
 
 def adopt(long_text, *words):
@@ -196,9 +194,20 @@ def test_recipe_says_what_ends_the_run(long_text, capsys, words, end):
     assert capsys.readouterr().err.strip().endswith(end)
 
 
-def has_recipe(record, size, minutes):
+@pytest.mark.parametrize("words", [[], ["--data.vocab=unigram"], ["--model.net.d_model=16"]])
+def test_fit_reads_what_prepare_has_made(accepted, long_text, words):
+    data = adopt(long_text, *words).data
+    output = accepted("prepare", long_text, f"--vocab={data.vocab}").out
+    folder = output.splitlines()[0].partition(": ")[2]
+    config = CorpusConfig(**data.as_dict())
+    assert config.open_text().folder == Path(folder)
+    assert config.make_recipe().filled_subwords.n_token == 1024
+
+
+def has_recipe(record, size, minutes, n_byte):
     """Return True if a measured run has the recipe of a size of texts and of so many minutes."""
-    recipe = own_text.choose_recipe(size, minutes) | own_text.choose_vocabulary(size, None)
+    n_token = SubwordOptions().fill(n_byte).n_token
+    recipe = own_text.choose_recipe(size, minutes) | {"data.subwords.n_token": n_token}
     names = ("data.subwords.n_token", "data.restart_len", "model.net.dropout", "model.net.d_model")
     return all(record["options"].get(name) == recipe[name] for name in names)
 
@@ -215,7 +224,7 @@ def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, 
     most = plan["trainer.val_check_interval"] * own_text.N_VALIDATION
     for minutes in {r["minutes"] for r in runs}:
         # A run with more steps than the recipe's passes would not be that of the recipe.
-        ours = [r for r in runs if has_recipe(r, size, minutes) and r["steps"] <= most]
+        ours = [r for r in runs if has_recipe(r, size, minutes, n_byte) and r["steps"] <= most]
         ours = [r for r in ours if r["minutes"] <= minutes]
         bits = max(ours, key=lambda r: r["steps"])["bits_per_byte"]
         best = min(r["bits_per_byte"] for r in runs if r["minutes"] == minutes)

@@ -64,6 +64,10 @@ class Recipe:
     def slices(self) -> list[Any]:
         return [part for name in SPLITS for part in self.splits[name]]
 
+    @property
+    def filled_subwords(self) -> SubwordOptions:
+        return self.subwords.fill(sum(part.n_byte for part in self.slices))
+
     def describe(self, data_dir: Path) -> dict[str, Any]:
         """Return it as plain values, with the sha256 of train, val and test together."""
         sizes = {name: [part.n_byte for part in self.splits[name]] for name in SPLITS}
@@ -83,7 +87,7 @@ class Recipe:
             case "words":
                 description["words"] = asdict(self.words.fill())
             case "bpe" | "unigram":
-                description["subwords"] = asdict(self.subwords)
+                description["subwords"] = asdict(self.filled_subwords)
             case name if name not in (*BUILT_IN, IDS):
                 vocab = files.sha256_file(Path(name)) if Path(name).is_file() else name
                 description |= {"vocab": vocab, "words": asdict(self.words.fill())}
@@ -110,7 +114,7 @@ class Recipe:
             return Ids(self.id_options.n_token or 1 + highest)
         names = BUILT_IN.get(self.vocab, ("train",))
         slices = [part for name in names for part in self.splits[name]]
-        return build_vocabulary(self.vocab, slices, self.words, self.subwords)
+        return build_vocabulary(self.vocab, slices, self.words, self.filled_subwords)
 
     def build(self, folder: Path, description: dict[str, Any], workers: Workers) -> None:
         """Build the store in an empty folder."""

@@ -44,16 +44,15 @@ class Size(NamedTuple):
     """Recipe of texts up to a size."""
 
     largest: float  # in bytes; measured up to 70 MB
-    n_token: int  # subwords
     token_bytes: float  # of a subword, about
     dropout: float
     wide_dropout: float | None  # of the wide network; None if the text is too short for it
 
 
 SIZES = (
-    Size(500_000, 1024, 2.6, 0.3, None),
-    Size(3_000_000, 2048, 2.9, 0.1, 0.2),
-    Size(math.inf, 4096, 3.4, 0.0, 0.0),
+    Size(500_000, 2.6, 0.3, None),
+    Size(3_000_000, 2.9, 0.1, 0.2),
+    Size(math.inf, 3.4, 0.0, 0.0),
 )
 TOKEN_BYTES = 3  # of a token of ids whose text is unknown, about
 PASSES = 30  # most passes over the text: on 0.1 MB, 74 were worse than 30
@@ -81,8 +80,9 @@ def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Names
     size = next(each for each in SIZES if extent.n_byte <= each.largest)
     minutes = (settings.plan.minutes or MINUTES) if is_planned else 0
     recipe = choose_recipe(size, minutes)
-    if data.path is not None:
-        recipe |= choose_vocabulary(size, data.vocab)
+    if data.path is not None and data.vocab is None:
+        # How many there are depends on the text alone, so that prepare makes the same.
+        recipe["data.vocab"] = SUBWORDS[0]
     recipe |= plan_training(size, extent, data) if is_planned else {}
     if is_bfloat16_faster(settings.trainer.accelerator):
         recipe["trainer.precision"] = "bf16-mixed"
@@ -107,13 +107,6 @@ def choose_recipe(size: Size, minutes: float) -> dict[str, Any]:
     if minutes >= WIDE_MINUTES and size.wide_dropout is not None:
         recipe |= {"model.net.d_model": WIDE, "model.net.dropout": size.wide_dropout}
     return recipe
-
-
-def choose_vocabulary(size: Size, vocab: str | None) -> dict[str, Any]:
-    """Return settings of subwords, if there is no other vocabulary."""
-    if vocab not in (None, *SUBWORDS):
-        return {}
-    return {"data.vocab": vocab or "bpe", "data.subwords.n_token": size.n_token}
 
 
 def plan_training(size: Size, extent: Extent, data: Namespace) -> dict[str, Any]:
@@ -202,7 +195,7 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     net = settings.model.net
     minutes = settings.plan.minutes
     vocab = data.vocab or ("ids" if data.ids else "the vocabulary of the store")
-    if vocab in SUBWORDS:
+    if vocab in SUBWORDS and data.subwords.n_token:
         vocab = f"{vocab} of {data.subwords.n_token:,} subwords"
     limit = f"{minutes:g} min, at most " if minutes else ""
     steps = settings.trainer.max_steps
