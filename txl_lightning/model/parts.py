@@ -1,12 +1,7 @@
-"""Small parts: dropout, layer normalization, linear maps, and the original's initial weights.
+"""Small parts: dropout, layer normalization, linear maps, and the mode of a module.
 
 torch multiplies in float32 with MKL, which uses AVX-512 on Intel's processors only. On others,
 oneDNN's products are about twice as fast (docs/engineering-log.md).
-
-matrices, embeddings, u, v, learned positions     init: normal(0, init_std), or uniform
-projections of embeddings                         normal(0, proj_init_std)
-layer-normalization weights                       normal(1, init_std)
-biases                                            0
 """
 
 import threading
@@ -21,12 +16,8 @@ from torch.nn import functional as F
 
 from .config import TransformerXLConfig
 
-INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
-"""Parameters of position schemes, except biases per distance."""
 TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
 """Scores computed at once; on a CPU, as many as fit in the caches of a few cores."""
-PROJECTIONS = ("embedding.projections.", "head.down")
-"""Name prefixes of the projections from and to the width of embeddings."""
 
 
 class VariationalDropout(nn.Dropout):
@@ -47,7 +38,7 @@ def make_dropout(config: TransformerXLConfig) -> nn.Dropout:
 
 
 def layer_norm(config: TransformerXLConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.d_model, config.norm_eps)
+    return LayerNorm(config.d_model, config.norm_eps)
 
 
 def make_norms(config: TransformerXLConfig) -> tuple[nn.Module, nn.Module]:
@@ -150,22 +141,71 @@ def tiles(
             yield slice(head, head + n_head), slice(row, row + n_row)
 
 
+class Casts(threading.local):
+    """Casts of weights by the weight's id, for the present call in a thread.
+
+    A module is shared by threads, so that nothing in it may change during a call.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, Tensor] = {}
+
+
+CASTS = Casts()
+CASTING: set[type[nn.Module]] = set()
+"""Classes that ask `find_cast` or `cast_weight` for each of their weights."""
+
+
+def casts_weights(kind: type[nn.Module]) -> type[nn.Module]:
+    """Add a class to CASTING."""
+    CASTING.add(kind)
+    return kind
+
+
+def find_cast(weight: Tensor) -> Tensor:
+    """Return the cast of a weight for the present call, or the weight."""
+    # A compiled function could not look it up.
+    return weight if torch.compiler.is_compiling() else CASTS.found.get(id(weight), weight)
+
+
+def cast_weight(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Return a weight in a precision."""
+    if weight is None or weight.dtype == dtype:
+        return weight
+    return find_cast(weight).to(dtype)
+
+
+@casts_weights
+class LayerNorm(nn.LayerNorm):
+    """Layer normalization in the precision of its input, or that of autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
+        weights = cast_weight(self.weight, x.dtype), cast_weight(self.bias, x.dtype)
+        return F.layer_norm(x, self.normalized_shape, *weights, self.eps)
+
+
+@casts_weights
 class Linear(nn.Linear):
     """A linear map by the faster library."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        weights = cast_weight(self.weight, x.dtype), cast_weight(self.bias, x.dtype)
+        return linear(x, *weights)
 
 
+@casts_weights
 class ConcatenatedLinear(nn.Linear):
     """A linear map of [m o h], or of h alone; computes no gradient of m where none is needed."""
 
     def forward(self, *parts: Tensor) -> Tensor:
+        weight_ID = cast_weight(self.weight, parts[0].dtype)
         if len(parts) == 1:
-            return linear(parts[0], self.weight, self.bias)
+            return linear(parts[0], weight_ID)
         if torch.compiler.is_compiling():
-            return super().forward(torch.cat(parts, dim=1))
-        return LinearOfParts.apply(*parts, self.weight)
+            return F.linear(torch.cat(parts, dim=1), weight_ID)
+        return LinearOfParts.apply(*parts, weight_ID)
 
 
 class LinearOfParts(torch.autograd.Function):
@@ -301,29 +341,3 @@ def initialize_vector_math() -> None:
     uses kernels with half the digits (MKL 2024.2, pytorch/pytorch#188792).
     """
     torch.zeros(1, dtype=torch.float32, device="cpu").sin()
-
-
-def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:
-    """Initialize every weight of a network at random, in place."""
-
-    def draw(weight: nn.Parameter) -> None:
-        if config.init == "uniform":
-            nn.init.uniform_(weight, -config.init_range, config.init_range)
-        else:
-            nn.init.normal_(weight, 0.0, config.init_std)
-
-    for module in model.modules():
-        match module:
-            case nn.Linear() | nn.Embedding():
-                draw(module.weight)
-            case nn.LayerNorm():
-                nn.init.normal_(module.weight, 1.0, config.init_std)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            nn.init.zeros_(parameter)
-        elif name.endswith(INITIALIZED_LIKE_WEIGHTS):
-            draw(parameter)
-    # A tied weight is drawn twice: a seed must keep giving the same weights.
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if name.startswith(PROJECTIONS):
-            nn.init.normal_(parameter, 0.0, config.proj_init_std)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from .parts import CASTING, CASTS
 
 
 def has_bfloat16_units(device: torch.device) -> bool:
@@ -19,6 +21,9 @@ def has_bfloat16_units(device: torch.device) -> bool:
     return bool(capabilities.get("amx_bf16") or (is_amd and capabilities.get("avx512_bf16")))
 
 
+HALF = (torch.bfloat16, torch.float16)
+
+
 def call(module: nn.Module, *args: Any) -> Any:
     return module(*args)
 
@@ -29,58 +34,48 @@ def call_with_weights_in(
     """Call a module with its weights in `dtype`, to which `args` have been cast already.
 
     Gradients arrive in the weights' own precision. Autocast would cast each weight, and most
-    activations, in an operation of its own; so would a compiled function, were it not only `call`.
+    activations, in an operation of its own; it casts what modules of other classes compute.
     """
     if torch.compiler.is_compiling():
         return call_as_traced(dtype, module, *args)
-    places = find_weights(module)
-    weights = [parameters[name] for parameters, name in places]
-    if are_ready(weights, dtype):
+    owners = [each for each in find_modules(module) if each._parameters]
+    weights = [w for each in owners for w in each._parameters.values() if w is not None]
+    # FSDP2 gathers its DTensors in `dtype`; importing that class takes as long as torch.
+    weights = [w for w in weights if w.dtype != dtype and not hasattr(w, "full_tensor")]
+    if not weights:
         return call(module, *args)
+    if not all(type(each) in CASTING and "forward" not in vars(each) for each in owners):
+        with torch.autocast(weights[0].device.type, dtype, enabled=dtype in HALF):
+            return call(module, *args)
+    before = CASTS.found
     cast = CastTogether.apply(dtype, *weights)
     try:
-        put_weights(places, cast)
+        CASTS.found = {id(weight): each for weight, each in zip(weights, cast, strict=True)}
         return call(module, *args)
     finally:
-        put_weights(places, weights)
+        CASTS.found = before
 
 
 def call_as_traced(dtype: torch.dtype, module: nn.Module, *args: Any) -> Any:
-    """Do the same as torch.compile can trace it: it fuses casts, and warns of own functions."""
+    """Do the same as torch.compile can trace it: the graph has casts, and changes no module."""
     weights = dict(module.named_parameters())
-    if are_ready(weights.values(), dtype):
+    if all(w.dtype == dtype or hasattr(w, "full_tensor") for w in weights.values()):
         return module(*args)
     return functional_call(module, {name: w.to(dtype) for name, w in weights.items()}, args)
 
 
-def are_ready(weights: Iterable[Tensor], dtype: torch.dtype) -> bool:
-    # FSDP2 gathers its DTensors in `dtype`; importing that class takes as long as torch.
-    return all(w.dtype == dtype or hasattr(w, "full_tensor") for w in weights)
-
-
-Place = tuple[dict[str, Tensor | None], str]
-"""A module's own dictionary of weights, and a name in it."""
 FOUND: WeakKeyDictionary[nn.Module, list[tuple]] = WeakKeyDictionary()
-"""For each module and those inside it: their dictionaries of modules and weights, and modules."""
+"""For each module, those inside it, and the modules of each."""
 
 
-def find_weights(module: nn.Module) -> list[Place]:
-    """Return the places of all weights; one that is shared has several.
-
-    torch's `named_parameters` and `functional_call` walk through all modules at each call.
-    """
+def find_modules(module: nn.Module) -> list[nn.Module]:
+    """Return a module and those inside it; torch's `modules` walks through them at each call."""
     found = FOUND.get(module)
     # Private: a submodule, or a parametrization, may have been exchanged since.
-    if found is None or any(tuple(inside.values()) != modules for inside, _, modules in found):
-        found = [(m._modules, m._parameters, tuple(m._modules.values())) for m in module.modules()]
+    if found is None or any(tuple(inside.values()) != modules for _, inside, modules in found):
+        found = [(ref(m), m._modules, tuple(m._modules.values())) for m in module.modules()]
         FOUND[module] = found
-    return [(own, name) for _, own, _ in found for name in own if own[name] is not None]
-
-
-def put_weights(places: Iterable[Place], weights: Iterable[Tensor]) -> None:
-    """Put tensors of any kind where a module looks for its weights."""
-    for (parameters, name), weight in zip(places, weights, strict=True):
-        parameters[name] = weight
+    return [each() for each, _, _ in found]
 
 
 class CastTogether(torch.autograd.Function):

@@ -32,6 +32,7 @@ from .kernels import KERNELS
 from .memory import Memory, require_memory
 from .parts import (
     ConcatenatedLinear,
+    LayerNorm,
     Linear,
     PackedLinear,
     VariationalDropout,
@@ -39,7 +40,6 @@ from .parts import (
     has_global_hooks,
     has_hooks,
     initialize_vector_math,
-    initialize_weights,
     is_changed,
     layer_norm,
     make_dropout,
@@ -47,6 +47,11 @@ from .parts import (
 )
 from .positions import RELATIVE, DistanceTerms, find_scheme
 from .precision import call, call_with_weights_in
+
+INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
+"""Parameters of position schemes, except biases per distance."""
+PROJECTIONS = ("embedding.projections.", "head.down")
+"""Name prefixes of the projections from and to the width of embeddings."""
 
 
 class TransformerXL(nn.Module):
@@ -134,7 +139,7 @@ class TransformerXL(nn.Module):
         with torch.autocast(self.device.type, enabled=False):
             terms_N = call_with_weights_in(dtype, self.positions, distance_T)
             for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
-                inputs = h_BLD, memory_BMD.to(dtype), terms, mask_BLS
+                inputs = h_BLD, memory_BMD.to(dtype), terms.to(dtype), mask_BLS
                 # Outside of autocast, layers of FSDP2 may still compute in lower precision.
                 h_BLD = self.call_layer(dtype, layer, *inputs, call=self.run_layer).to(dtype)
                 states.append(h_BLD)
@@ -242,7 +247,39 @@ class FeedForward(nn.Module):
         return self.norm_after(h_BLD + self.net(self.norm_before(h_BLD)))
 
 
-NORMS = nn.LayerNorm, nn.Identity
+def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:
+    """Initialize every weight of a network at random, in place, as the original does.
+
+    matrices, embeddings, u, v, learned positions     init: normal(0, init_std), or uniform
+    projections of embeddings                         normal(0, proj_init_std)
+    layer-normalization weights                       normal(1, init_std)
+    biases                                            0
+    """
+
+    def draw(weight: nn.Parameter) -> None:
+        if config.init == "uniform":
+            nn.init.uniform_(weight, -config.init_range, config.init_range)
+        else:
+            nn.init.normal_(weight, 0.0, config.init_std)
+
+    for module in model.modules():
+        match module:
+            case nn.Linear() | nn.Embedding():
+                draw(module.weight)
+            case nn.LayerNorm():
+                nn.init.normal_(module.weight, 1.0, config.init_std)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        elif name.endswith(INITIALIZED_LIKE_WEIGHTS):
+            draw(parameter)
+    # A tied weight is drawn twice: a seed must keep giving the same weights.
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name.startswith(PROJECTIONS):
+            nn.init.normal_(parameter, 0.0, config.proj_init_std)
+
+
+NORMS = LayerNorm, nn.LayerNorm, nn.Identity
 DROPOUTS = nn.Dropout, VariationalDropout, nn.Identity
 LINEAR = Linear, ConcatenatedLinear, PackedLinear
 OURS = *NORMS, *DROPOUTS, *LINEAR, *RELATIVE, nn.ModuleList, TransformerXL, Layer, RelativeAttention
