@@ -19,18 +19,9 @@ from ..data.stream import IGNORED, Segment, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import (
-    CachedReader,
-    EvalSameLength,
-    Network,
-    Reader,
-    TransformerXL,
-    eval_mode,
-    find_device,
-    find_network,
-)
+from ..model import EvalSameLength, Network, Reader, eval_mode, find_device, find_network
 from ..model.adaptation import USUAL, Adaptation, AdaptedReader, make_adapted_reader
-from ..model.contract import AnyMemory
+from ..model.contract import AnyMemory, PlainReader
 from ..model.reading import read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
@@ -106,7 +97,7 @@ def score_targets(
 ) -> tuple[Tensor, AnyMemory]:
     """Return the nats of a segment's scored targets, nats_K, and the memory for the next one."""
     index_K = index_K.to(segment.tokens_BL.device, non_blocking=True)
-    if not isinstance(reader, CachedReader | TransformerXL):
+    if isinstance(reader, PlainReader | AdaptedReader):
         nats_BL, memory = score_segment(reader, segment, memory)
         return nats_BL.flatten()[index_K], memory
     h_BLD, memory = read_segment(reader, segment, memory)
