@@ -26,6 +26,7 @@ def test_nats_per_note_are_those_of_all_tokens_of_pieces_read_alone(make_net, ki
             "memory": places,
             "zero memory": count_seen(places, 64, 0),
             "segments": count_seen(places, 64, 0),
+            "cached": np.minimum(places, 64),
             "window": np.where(places < 8, places, np.minimum(places, 57 + (places - 1) % 8)),
         }[way]
         nats += nats_of(net, ids_T, places, seen).sum()

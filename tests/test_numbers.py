@@ -242,6 +242,7 @@ DEFINED = [
     r"Is 1\.9 bits per byte good", r"temperature of 0\.8",
     r"moves by one token, which takes as long as 512 segments", r"moves by 8 and sees 63 tokens",
     r"UTF-\d+", r"Latin-1", r"200 kB of text",
+    r"make 1,024, 2,048 or 4,096 of them",
     r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05,",
     r"(in place of|bytes, and|It takes) 2,000 steps", r"in every 512 tokens",
     r"at 80/2100 \(12 layers of 512\)",

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import sys
+import warnings
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
@@ -53,8 +54,14 @@ MEMBERS = {
     "study._storage": "sweeps/trials",
     "trial._trial_id": "sweeps/trials",
     "module._apply": "training/segments",
-    "module._modules": "model/precision",
+    "compiled._orig_mod": "model/config",
+    "compiled_function._torchdynamo_orig_callable": "model/transformer_xl",
+    "module._forward_hooks": "model/config model/parts",
+    "module._forward_pre_hooks": "model/config model/parts",
+    "module._modules": "model/parts model/precision",
     "module._parameters": "model/precision",
+    "torch.nn.modules.module._global_forward_hooks": "model/parts",
+    "torch.nn.modules.module._global_forward_pre_hooks": "model/parts",
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",
@@ -78,6 +85,11 @@ def libraries():
     parser = jsonargparse.ArgumentParser()
     study = optuna.create_study()
     study.ask()
+    with warnings.catch_warnings():
+        # Of parts of torch that its compiler imports.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        compiled = torch.compile(torch.nn.Module())
+        compiled_function = torch.compile(lambda: None)
     return SimpleNamespace(
         parser=parser,
         option=parser.add_argument("--size", type=list[int]),
@@ -91,6 +103,8 @@ def libraries():
         study=study,
         trial=study.trials[0],
         module=torch.nn.Module(),
+        compiled=compiled,
+        compiled_function=compiled_function,
         fused_optimizer=torch.optim.AdamW([torch.zeros(1, requires_grad=True)], fused=True),
         torch=torch,
     )
@@ -121,6 +135,11 @@ def find_names(tree):
                 yield name
 
 
+def is_python(module):
+    """Return False for an extension in C, which has no source to search."""
+    return str(getattr(module, "__file__", "")).endswith(".py")
+
+
 def read_library_sources(path):
     """Return the sources of the libraries whose classes are the bases of a file's classes."""
     relative = path.relative_to(PACKAGE.parent).with_suffix("")
@@ -130,8 +149,7 @@ def read_library_sources(path):
     outside = {base.__module__ for base in bases} - {"builtins", "typing"}
     outside = {name for name in outside if not name.startswith("txl_lightning")}
     modules = [sys.modules[name] for name in sorted(outside)]
-    # Extensions written in C have no source to search.
-    return "".join(inspect.getsource(each) for each in modules if each.__file__.endswith(".py"))
+    return "".join(inspect.getsource(each) for each in modules if is_python(each))
 
 
 def find_private_members(path, source):

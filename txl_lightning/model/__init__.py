@@ -7,13 +7,13 @@ from .inference import (
     KeyValueCache,
     Reader,
     Weights,
-    accumulator_dtype,
     find_device,
+    holds_keys,
     make_reader,
     pack_weights,
 )
 from .memory import Memory
-from .parts import eval_mode
+from .parts import accumulator_dtype, eval_mode
 from .precision import has_bfloat16_units
 from .transformer_xl import TransformerXL, is_absolute
 
@@ -21,5 +21,5 @@ __all__ = [
     "CachedReader", "EvalLengths", "EvalSameLength", "HoldsNetwork", "KeyValueCache", "Memory",
     "Network", "NetworkConfig", "Reader", "TransformerXL", "TransformerXLConfig", "Weights",
     "accumulator_dtype", "eval_mode", "find_device", "find_network", "has_bfloat16_units",
-    "is_absolute", "make_reader", "pack_weights",
+    "holds_keys", "is_absolute", "make_reader", "pack_weights",
 ]  # fmt: skip

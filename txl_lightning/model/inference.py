@@ -300,6 +300,11 @@ def read_on_cpu(flag: Tensor) -> bool:
 Reader = CachedReader | PlainReader | TransformerXL
 
 
+def holds_keys(memory: object) -> bool:
+    """Return True if a memory has keys and values, which a layer has of its mem_len last tokens."""
+    return isinstance(memory, KeyValueCache)
+
+
 def make_reader(net: Network, uses_cache: bool = True) -> Reader:
     """Return a network as evaluation calls it, with cached keys and values if it has them."""
     if not (isinstance(net, TransformerXL) and net.reads_states):
@@ -340,8 +345,3 @@ def pack_weights(net: TransformerXL, weights: Weights) -> TransformerXL:
 
 def find_device(net: nn.Module) -> torch.device:
     return next(net.parameters()).device
-
-
-def accumulator_dtype(device: torch.device) -> torch.dtype:
-    """Return float64 for sums, or float32 on Apple's devices, which lack float64."""
-    return torch.float32 if device.type == "mps" else torch.float64

@@ -341,3 +341,8 @@ def initialize_vector_math() -> None:
     uses kernels with half the digits (MKL 2024.2, pytorch/pytorch#188792).
     """
     torch.zeros(1, dtype=torch.float32, device="cpu").sin()
+
+
+def accumulator_dtype(device: torch.device) -> torch.dtype:
+    """Return float64 for sums, or float32 on Apple's devices, which lack float64."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .inference import accumulator_dtype
 from .kernels.cached import Workspace
+from .parts import accumulator_dtype
 
 SHIFT = 12.0
 """Subtracted from exponents, which are -75 to 75: a float32 holds exp(63) a billion times."""
