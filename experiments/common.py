@@ -139,7 +139,7 @@ def measure_once(
     except DataError as error:
         print(f"error: {describe_error(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
-    more = {"seconds": time.monotonic() - began, "settings": args.settings}
+    more = {"seconds": time.monotonic() - began, "ran_with": args.settings}
     record = {name: result | more | {"origin": args.origin}}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_json({"fast": args.fast, "records": load_records(args.out) | record}, args.out)
@@ -147,7 +147,7 @@ def measure_once(
 
 def require_same_settings(args: argparse.Namespace, name: str, record: Mapping[str, Any]) -> None:
     """Exit where a record was measured with other settings; older records do not name them."""
-    found = record.get("settings", args.settings)
+    found = record.get("ran_with", args.settings)
     for option, value in args.settings.items():
         if found[option] != value:
             text = f"{args.out}: {name} was measured with --{option} {found[option]}"
