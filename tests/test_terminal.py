@@ -41,6 +41,8 @@ def test_a_terminal_that_is_gone_before_the_start_is_none(terminal):
     stream, close = terminal
     close()
     print("lost", file=outlive_terminal(stream), flush=True)
+    # The number of the file is that of the null device from then on.
+    assert os.path.samestat(os.fstat(stream.fileno()), os.stat(os.devnull))
 
 
 def test_files_pipes_and_streams_in_memory_stay_as_they_are(tmp_path):

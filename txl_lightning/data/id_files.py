@@ -164,7 +164,7 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
 
 
 class Layout(NamedTuple):
-    """What a file says of its ids."""
+    """Type and number of the ids of a file."""
 
     dtype: np.dtype
     n_id: int

@@ -34,7 +34,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Limit:
-    """How much of a text each step of a choice reads: for some seconds, or some scored tokens."""
+    """Seconds or scored tokens of a text that each step of a choice reads."""
 
     seconds: float = math.inf
     tokens: int | None = None

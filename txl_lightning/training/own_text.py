@@ -33,7 +33,7 @@ SMALLEST = 50_000  # bytes of the shortest text with a recipe; shorter ones were
 
 
 class Extent(NamedTuple):
-    """How long a text is, as far as it is known before it is prepared."""
+    """Length of a text, as far as it is known before it is prepared."""
 
     n_byte: float  # of all of it; of packed files as they are
     train_share: float
