@@ -91,7 +91,7 @@ def test_settings_of_any_numeric_type_and_paths_give_a_checkpoint_that_loads(
         (OptimConfig, "lr", Fraction(1, 3), "a number"),
         (StreamConfig, "order", "sorted", "ordered, rolled or shuffled"),
         (WordOptions, "lower_case", 1, "true or false or null"),
-        (SubwordOptions, "n_token", "300", "a whole number"),
+        (SubwordOptions, "n_token", "300", "a whole number or null"),
         (TaskConfig, "length", True, "a whole number"),
         (Sampling, "temperature", "hot", "a number"),
         (TextOptions, "raw", np.int64(1), "true or false"),
