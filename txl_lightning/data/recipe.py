@@ -24,15 +24,8 @@ from ..progress import Advance, show_progress
 from .id_files import IDS, IdOptions, IdSlice
 from .store import Store, build_store
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
-from .vocab.base import (
-    BUILT_IN,
-    Ids,
-    Piece,
-    Vocabulary,
-    build_vocabulary,
-    find_own_class,
-    load_vocabulary,
-)
+from .vocab.base import Ids, Piece, Vocabulary
+from .vocab.kinds import BUILT_IN, build_vocabulary, find_own_class, load_vocabulary
 from .vocab.subwords import LARGEST, SubwordOptions
 from .vocab.words import WordOptions
 

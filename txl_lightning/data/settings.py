@@ -14,7 +14,8 @@ from .recipe import Recipe, prepare_text
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .text_files import SPLITS, SUFFIXES, has_documents, has_mark, split_user_files
-from .vocab.base import BUILT_IN, Bytes, Vocabulary
+from .vocab.base import Bytes, Vocabulary
+from .vocab.kinds import BUILT_IN
 from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
 

@@ -23,7 +23,8 @@ from ..errors import DataError
 from ..files import cache_result
 from .text_files import SPLITS
 from .tokens import Text, Tokens
-from .vocab.base import Piece, Vocabulary, load_vocabulary
+from .vocab.base import Piece, Vocabulary
+from .vocab.kinds import load_vocabulary
 
 if TYPE_CHECKING:
     from .tasks import TaskStore

@@ -16,7 +16,7 @@ from ..command_line import PROGRAM, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.settings import DataConfig
 from ..data.tasks import TASKS
-from ..data.vocab.base import BUILT_IN
+from ..data.vocab.kinds import BUILT_IN
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
 from ..files import check_folder_writable, find_config, load_yaml
 from ..model.config import CLASS, LEARNED
