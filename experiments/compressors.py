@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from experiments import common
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 
 ORDER, MEMORY = 16, 2**30
 """Of PPMd: the longest context in bytes, and the bytes of its memory."""

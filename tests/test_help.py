@@ -15,7 +15,7 @@ import txl_lightning
 from txl_lightning import CorpusDataModule
 from txl_lightning import __main__ as entry
 from txl_lightning.command_line import COMMANDS, TrainerCommand
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 
 SLOW = {"lightning", "torchmetrics", "wandb", "matplotlib", "scipy", "requests", "tokenizers"}
 TRAINER = [name for name, command in COMMANDS.items() if isinstance(command, TrainerCommand)]

@@ -39,7 +39,7 @@ from experiments.words import run as words
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
 from txl_lightning import __main__ as entry
 from txl_lightning import stream_nats
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.stream import Stream
 
 

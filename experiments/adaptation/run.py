@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments import common, compressors
 from experiments.novels.texts import find_novels
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 
 STEPS, SEGMENT, SECONDS = 2549, 64, 90
 OPTIONS = common.QUICKSTART | common.plan_steps(STEPS, 5) | {"checkpoint.every_n_steps": 300}

@@ -11,7 +11,7 @@ from typing import Any
 from experiments import common, compressors, pace
 from experiments.results import load_records
 from txl_lightning.data.corpora import ENWIK8, place_file
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 
 PREFIX, STEPS, SEGMENT, ROWS = 4_154_064, 1500, 64, 16
 OPTIONS = common.MUON | common.flatten(

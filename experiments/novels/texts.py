@@ -12,7 +12,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.errors import DataError
 
 TABLE = Path(__file__).with_name("novels98.tsv")

@@ -4,7 +4,7 @@ from argparse import Namespace
 from typing import Any
 
 from experiments import common, compressors
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 
 STEPS = 3504  # those of the run in README.md
 OPTIONS = common.QUICKSTART | common.plan_steps(STEPS, 4) | {"checkpoint.every_n_steps": 300}

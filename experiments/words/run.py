@@ -15,7 +15,7 @@ import torch
 
 from experiments import common, pace
 from experiments.results import load_records
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.imports import allow_imports
 
 SEGMENT, ROWS = 64, 16

@@ -11,7 +11,9 @@ import pytest
 from txl_lightning import files
 from txl_lightning.data import corpora, download
 from txl_lightning.data.corpora import CORPORA, LM1B_MEMBERS, RemoteFile, place_file
-from txl_lightning.data.settings import DataConfig, Recipe
+from txl_lightning.data.id_files import IdOptions
+from txl_lightning.data.recipe import Recipe
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.data.vocab import SubwordOptions, WordOptions
 from txl_lightning.errors import DataError, StorageError
@@ -47,7 +49,7 @@ def place_corpus(write_files, monkeypatch):
 
     def place(name: str, **changes) -> Recipe:
         folder = write_files(PLACED[name][0])
-        return DataConfig(corpus=name, data_dir=str(folder), **changes).make_recipe()
+        return DataConfig(corpus=name, data_dir=str(folder), **changes).source.find_recipe()
 
     return place
 
@@ -88,6 +90,7 @@ def test_fractions_are_refused_for_a_text_with_splits_of_its_own(settings):
     assert DataConfig(split=(0.9, 0.05, 0.05), **settings).split == DataConfig.split
 
 
+OF_A_TEXT = {"vocab", "id_options"}
 CASE, SIZE = WordOptions(lower_case=True), SubwordOptions(999)
 
 
@@ -101,6 +104,12 @@ CASE, SIZE = WordOptions(lower_case=True), SubwordOptions(999)
         ({"path": "a.txt", "vocab": "words.txt", "words": CASE, "split": (0.8, 0.1, 0.1)}, set()),
         ({"corpus": "sort", "vocab": "bytes", "task": TaskConfig(3)}, {"vocab"}),
         ({"corpus": "sort", "document_unit": "lines", "words": CASE}, {"document_unit", "words"}),
+        ({"store": "a", "vocab": "words", "id_options": IdOptions("uint16")}, OF_A_TEXT),
+        (
+            {"ids": "a.npy", "vocab": "a.json", "words": CASE, "subwords": SIZE},
+            {"words", "subwords"},
+        ),
+        ({"path": "a.txt", "data_dir": "b", "id_options": IdOptions("uint16")}, {"id_options"}),
     ],
 )
 def test_settings_without_effect_are_known(settings, unused):
@@ -112,7 +121,7 @@ def test_settings_without_effect_are_warned_of_when_a_text_is_opened(text_file, 
     with pytest.warns(UserWarning, match="no effect") as warned:
         config.open_text()
     assert [str(each.message) for each in warned] == [
-        f"data.task: no effect, because {text_file} is not a task",
+        f"data.task: no effect, because {text_file} is a text",
         "data.words: no effect, because the vocabulary is bytes",
     ]
 

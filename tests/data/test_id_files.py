@@ -15,7 +15,7 @@ from txl_lightning.checkpoints import LoadedCheckpoint
 from txl_lightning.commands.evaluate import find_id_options
 from txl_lightning.data import id_files
 from txl_lightning.data.id_files import IdOptions
-from txl_lightning.data.settings import DataConfig, find_kind
+from txl_lightning.data.sources import DataConfig, find_kind
 from txl_lightning.data.store import EvalText, Store
 from txl_lightning.errors import DataError
 from txl_lightning.files import short_hash, write_json

@@ -11,7 +11,7 @@ import pytest
 
 from txl_lightning import files
 from txl_lightning.data import store
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.store import Store
 from txl_lightning.data.text_files import SPLITS
 from txl_lightning.errors import DataError

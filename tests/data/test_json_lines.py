@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 from txl_lightning.data import json_lines
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.text_files import has_documents, is_lines, split_user_files
 from txl_lightning.errors import DataError
 
@@ -38,7 +38,7 @@ def test_each_end_of_a_line_ends_a_json_line_and_a_document(write_files, tmp_pat
     folder = write_files({"a.json": end.join(LINES), "b.txt": end.join([b"one", b"", b"3 \x0c!"])})
     assert read(folder / "a.json", tmp_path / "data") == TEXTS
     config = DataConfig(path=folder / "b.txt", document_unit="lines", data_dir=tmp_path / "data")
-    [part] = config.make_recipe().splits["train"]
+    [part] = config.source.find_recipe().splits["train"]
     lines = [line.text for line in part.split_lines()]
     assert b"".join(lines) == b"".join(part.chunks())
     assert lines[:2] == [b"one" + end, end]

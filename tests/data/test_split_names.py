@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from txl_lightning.data.split_names import SPLITS, assign_splits
-from txl_lightning.data.text_files import split_user_files
+from txl_lightning.data.text_files import FRACTIONS, split_user_files
 from txl_lightning.errors import DataError
 
-FRACTIONS = (0.8, 0.1, 0.1)
 FOLDER = Path("books")
 # Names of train, val and test, in this order.
 NAMES = [
@@ -116,3 +115,22 @@ def test_a_missing_split_is_named_and_empty(write_files, tmp_path, capfd, names,
     assert sorted(name for [name] in given.values()) == sorted(names)
     line = f"no name of a file or a folder has {missing}, which is empty\n"
     assert capfd.readouterr().err.endswith(line)
+
+
+@pytest.mark.parametrize(
+    ("names", "fractions", "is_named"),
+    [
+        (("train.txt", "val.txt", "test.txt"), (0.8, 0.1, 0.1), True),
+        (("train.txt", "val.txt", "test.txt"), FRACTIONS, False),
+        # As evaluate reads a text: all of it, unless names say otherwise.
+        (("train.txt", "val.txt", "test.txt"), (0.0, 0.0, 1.0), False),
+        (("a.txt", "b.txt", "c.txt"), (0.8, 0.1, 0.1), False),
+    ],
+)
+def test_fractions_beside_names_that_give_the_splits_are_named(
+    write_files, tmp_path, capfd, names, fractions, is_named
+):
+    folder = write_files({name: name.encode() for name in names}, "books")
+    split_user_files([folder], fractions, tmp_path)
+    line = "data.split has no effect, because names of files give the splits"
+    assert capfd.readouterr().err == f"warning: {folder}: {line}\n" * is_named

@@ -19,7 +19,7 @@ from txl_lightning import files
 from txl_lightning.data import recipe as recipe_module
 from txl_lightning.data import text_files
 from txl_lightning.data.recipe import Recipe, encode_slices, prepare_text
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.store import EvalText
 from txl_lightning.data.text_files import SPLITS, FileSlice, split_by_fractions, whole_file
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words, subwords
@@ -57,7 +57,7 @@ def encode(tmp_path):
     def run(text: bytes, vocab, name="own.txt", cut=ALL_TEST) -> EvalText:
         (tmp_path / name).write_bytes(text)
         where = {"path": str(tmp_path / name), "data_dir": str(tmp_path)}
-        return DataConfig(split=cut, **where).encode_split("test", vocab, tmp_path)
+        return DataConfig(split=cut, **where).source.encode("test", vocab, tmp_path)
 
     return run
 

@@ -15,7 +15,7 @@ from txl_lightning import files
 from txl_lightning.checkpoints import load, load_checkpoint, save_folder
 from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.convert import load_any_checkpoint, save_huggingface
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.text_files import SPLITS
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import format_line, is_out_of_memory

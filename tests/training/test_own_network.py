@@ -16,7 +16,7 @@ import txl_lightning
 from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig, imports
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.checkpoints import load_checkpoint
-from txl_lightning.data.settings import DataConfig
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.vocab import load_vocabulary
 from txl_lightning.model import CachedReader, EvalLengths, make_reader
 from txl_lightning.model.config import describe_config, make_config

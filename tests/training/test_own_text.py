@@ -201,7 +201,7 @@ def test_fit_reads_what_prepare_has_made(accepted, long_text, words):
     folder = output.splitlines()[0].partition(": ")[2]
     config = CorpusConfig(**data.as_dict())
     assert config.open_text().folder == Path(folder)
-    assert config.make_recipe().filled_subwords.n_token == 1024
+    assert config.source.find_recipe().filled_subwords.n_token == 1024
 
 
 def has_recipe(record, size, minutes, n_byte):

@@ -92,7 +92,7 @@ class LoadedCheckpoint:
         has changed since, is a DataError.
         """
         # Here, because a network and its vocabulary need nothing of the text.
-        from ..data.settings import DataConfig
+        from ..data.sources import DataConfig
 
         state = self.saved.get("CorpusDataModule")
         settings = load_data_settings(self.path, GIVE_TEXT)

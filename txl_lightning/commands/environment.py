@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..data.settings import DataConfig
+from ..data.sources import DataConfig
 from ..files import PACKAGE, configs_folder
 from ..machine import describe_environment
 from ..model import has_bfloat16_units

@@ -15,7 +15,7 @@ from ..checkpoints import LoadedCheckpoint
 from ..checkpoints.loading import GIVE_TEXT, load_data_settings
 from ..data.corpora import CORPORA
 from ..data.id_files import IdOptions
-from ..data.settings import DataConfig, find_kind
+from ..data.sources import DataConfig, find_kind
 from ..data.store import EvalText
 from ..data.tokens import Text
 from ..data.vocab import Vocabulary
@@ -107,7 +107,7 @@ def open_text(
         return EvalText.from_store(*checkpoint.open_text(data_dir), split)
     config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
     config = replace(config, id_options=find_id_options(checkpoint)) if config.ids else config
-    text = config.encode_split(split, vocab, Path(folder))
+    text = config.source.encode(split, vocab, Path(folder))
     return replace(text, name=path or text.name)
 
 
@@ -206,9 +206,8 @@ def select_text(
             shutil.copyfileobj(sys.stdin.buffer, file)
         if not Path(path).stat().st_size:
             raise DataError("path: invalid -; expected a text on the standard input; it is empty")
-    kind = find_kind(Path(path))
-    split = {} if kind == "store" else {"split": (0.0, 0.0, 1.0)}
-    return DataConfig(**{kind: path}, data_dir=data_dir, **options, **split)
+    config = DataConfig(**{find_kind(Path(path)): path}, data_dir=data_dir, **options)
+    return config.put_all_in_test()
 
 
 def run_protocol(

@@ -11,7 +11,7 @@ import torch
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..data.id_files import open_array
-from ..data.settings import DataConfig
+from ..data.sources import DataConfig
 from ..data.store import Store
 from ..data.text_files import SPLITS, find_slices
 from ..data.vocab import Bytes, Vocabulary

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.corpora import CORPORA
-from ..data.recipe import prepare_folder
-from ..data.settings import DataConfig, find_kind
+from ..data.sources import DataConfig, find_kind
 from ..data.store import Store
 from ..data.tasks import TASKS
 from ..data.text_files import SPLITS
@@ -40,16 +39,15 @@ def prepare_command(
     kind = "corpus" if name in CORPORA else find_kind(Path(name))
     named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: name}
     corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
+    # By name: the options of the command are all other settings.
     config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
     is_valid = workers > 0 if isinstance(workers, int) else bool(workers)
     require(is_valid, "workers", workers, "a number above 0, or the address of a Ray cluster")
     if out is None:
         print_store(name, config.open_text(check, workers))
         return
-    require(kind != "store", "out", out, "null with a store; copy its folder")
     check_folder_writable("out", Path(out).parent)
-    where = Path(out), config.data_folder
-    print_store(name, prepare_folder(config.make_recipe(), *where, workers, whole=check))
+    print_store(name, config.source.write(Path(out), check, workers))
 
 
 def print_store(name: str, store: Store) -> None:

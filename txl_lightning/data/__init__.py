@@ -1,6 +1,6 @@
 """Text into segments, independent of the network. In reading order:
 
-settings.py    settings of a text; start here
+sources.py     where a text comes from, and its settings; start here
 text_files.py  slices of files, and a user's own files and folders; archives.py unpacks them,
                json_lines.py reads JSON lines, split_names.py knows the splits by their names
 corpora.py     the table of published texts; download.py gets their files

@@ -57,6 +57,11 @@ class Corpus:
     words: WordOptions = WordOptions()
     document_unit: DocumentUnit | None = None
 
+    @property
+    def has_splits(self) -> bool:
+        """True if the user's fractions have no effect."""
+        return self.cut not in (cut_by_fractions, cut_python_source)
+
     def find_splits(self, data_dir: Path, fractions: Sequence[float]) -> Splits:
         """Return the slices of train, val and test, downloaded if missing; DataError on failure."""
         groups = (place_file(file, data_dir / self.folder) for file in self.files)

@@ -13,7 +13,7 @@ from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, convert_fields, require, require_at_least, suggest_key
 from .json_lines import save_texts
-from .settings import DataConfig
+from .sources import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader
 from .tasks import TaskStore

@@ -8,17 +8,20 @@ a separator.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError, convert_fields, require_at_least
 from ..files import refuse_pointer
+from ..progress import Advance
+from .recipe import Recipe, Workers, hash_chunks, load_vocabulary_once
 from .text_files import SPLITS, SUFFIXES
-from .vocab.base import Piece, Vocabulary
+from .vocab.base import Ids, Piece, Vocabulary
+from .vocab.subwords import LARGEST
 
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
 IDS = "ids"  # name of the vocabulary of ids without text
@@ -118,6 +121,41 @@ class IdSlice:
             found = (self.find_starts(*window) for window in self.list_windows(position))
             position = next((int(starts[0]) for starts in found if len(starts)), self.high)
         return replace(self, high=position), replace(self, low=position)
+
+
+@dataclass(frozen=True)
+class IdRecipe(Recipe):
+    """All that a store of ids depends on; its vocabulary is a tokenizer's, or IDS."""
+
+    vocab: str = IDS
+    id_options: IdOptions = IdOptions()
+
+    def describe(self, data_dir: Path) -> dict[str, Any]:
+        starts = hash_chunks(np.ascontiguousarray(part.starts, "<i8") for part in self.slices)
+        ids = asdict(self.id_options) | {"starts": starts}
+        return super().describe(data_dir) | {"ids": ids}
+
+    def describe_vocabulary(self) -> dict[str, Any]:
+        return {} if self.vocab == IDS else super().describe_vocabulary()
+
+    def make_vocabulary(self) -> Vocabulary:
+        if self.vocab != IDS:
+            return super().make_vocabulary()
+        highest = max((part.find_highest() for part in self.slices), default=0)
+        fix = f"expected ids below {LARGEST:,}; set data.id_options.dtype to their type"
+        if highest >= LARGEST:
+            raise DataError(f"data.ids: invalid id {highest:,}; {fix}")
+        return Ids(self.id_options.n_token or 1 + highest)
+
+    def encode(
+        self, split: str, vocab_path: Path, workers: Workers, advance: Advance
+    ) -> Iterator[Piece]:
+        """Yield the ids as they are, by one process, and where documents begin."""
+        vocab = load_vocabulary_once(vocab_path, vocab_path.stat().st_mtime_ns)
+        for part in self.splits[split]:
+            for ids, starts in part.read_pieces(vocab):
+                yield ids, starts
+                advance(ids.nbytes)
 
 
 def split_id_files(

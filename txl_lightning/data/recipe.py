@@ -21,12 +21,11 @@ from ..errors import DataError, StorageError, print_notice, require
 from ..files import cache_result
 from ..imports import ALLOWED, allow_imports, hash_code
 from ..progress import Advance, show_progress
-from .id_files import IDS, IdOptions, IdSlice
 from .store import Store, build_store
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
-from .vocab.base import Ids, Piece, Vocabulary
+from .vocab.base import Piece, Vocabulary
 from .vocab.kinds import BUILT_IN, build_vocabulary, find_own_class, load_vocabulary
-from .vocab.subwords import LARGEST, SubwordOptions
+from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
 
 # Part of the name of a prepared folder: increment it when the same text gives other ids or files.
@@ -35,6 +34,7 @@ VERSION = 9
 LARGE = 10_000_000  # bytes of text from which a message is printed, because encoding takes long
 PIECE = 8 << 20  # bytes of text that are encoded at once, by one process
 SHORT = 100_000  # bytes of documents that are encoded in batches
+SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
 LINE = re.compile(rb"\S\n(?=\S)")
 
 
@@ -46,12 +46,11 @@ Workers = int | str
 class Recipe:
     """All that tokens depend on; without a document unit each split is one document."""
 
-    splits: Mapping[str, Sequence[FileSlice] | Sequence[IdSlice]]
+    splits: Mapping[str, Sequence[Any]]  # slices of files
     vocab: str = "bytes"
     document_unit: DocumentUnit | None = None
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
-    id_options: IdOptions | None = None  # of files of ids; None for a text
 
     @property
     def slices(self) -> list[Any]:
@@ -73,21 +72,22 @@ class Recipe:
             # A line or a document also ends with its file.
             "cuts": files.short_hash(sizes),
         }
-        if self.id_options:
-            starts = hash_chunks(np.ascontiguousarray(part.starts, "<i8") for part in self.slices)
-            description["ids"] = asdict(self.id_options) | {"starts": starts}
+        # As a manifest has it: tuples become lists.
+        return json.loads(json.dumps(description | self.describe_vocabulary()))
+
+    def describe_vocabulary(self) -> dict[str, Any]:
+        """Return the options of the vocabulary, and the sha256 of its file."""
         match self.vocab:
             case "words":
-                description["words"] = asdict(self.words.fill())
-            case "bpe" | "unigram":
-                description["subwords"] = asdict(self.filled_subwords)
-            case name if name not in (*BUILT_IN, IDS):
-                vocab = files.sha256_file(Path(name)) if Path(name).is_file() else name
-                description |= {"vocab": vocab, "words": asdict(self.words.fill())}
-                if own := find_own_class(name):
-                    description["code"] = hash_code(own)
-        # As a manifest has it: tuples become lists.
-        return json.loads(json.dumps(description))
+                return {"words": asdict(self.words.fill())}
+            case name if name in SUBWORDS:
+                return {"subwords": asdict(self.filled_subwords)}
+            case "bytes" | "characters":
+                return {}
+        vocab = files.sha256_file(Path(self.vocab)) if Path(self.vocab).is_file() else self.vocab
+        own = find_own_class(self.vocab)
+        code = {"code": hash_code(own)} if own else {}
+        return {"vocab": vocab, "words": asdict(self.words.fill())} | code
 
     def hash_text(self, data_dir: Path) -> str:
         paths = dict.fromkeys(part.path for part in self.slices)
@@ -99,30 +99,28 @@ class Recipe:
             raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
     def make_vocabulary(self) -> Vocabulary:
-        if self.vocab == IDS:
-            highest = max((part.find_highest() for part in self.slices), default=0)
-            fix = f"expected ids below {LARGEST:,}; set data.id_options.dtype to their type"
-            if highest >= LARGEST:
-                raise DataError(f"data.ids: invalid id {highest:,}; {fix}")
-            return Ids(self.id_options.n_token or 1 + highest)
         names = BUILT_IN.get(self.vocab, ("train",))
         slices = [part for name in names for part in self.splits[name]]
-        return build_vocabulary(self.vocab, slices, self.words, self.filled_subwords)
+        subwords = self.filled_subwords if self.vocab in SUBWORDS else self.subwords
+        return build_vocabulary(self.vocab, slices, self.words, subwords)
+
+    def encode(
+        self, split: str, vocab_path: Path, workers: Workers, advance: Advance
+    ) -> Iterator[Piece]:
+        """Yield the ids of a split, with the vocabulary in a file, and where documents begin."""
+        return encode_slices(self.splits[split], vocab_path, self.document_unit, workers, advance)
 
     def build(self, folder: Path, description: dict[str, Any], workers: Workers) -> None:
         """Build the store in an empty folder."""
         with show_progress("vocabulary", None):
             vocab = self.make_vocabulary()
-        files.write_text(vocab.to_json(), folder / "vocab.json")
+        vocab_path = folder / "vocab.json"
+        files.write_text(vocab.to_json(), vocab_path)
         total = sum(part.n_byte for part in self.slices)
         if total > LARGE and not sys.stderr.isatty():
             print_notice(f"encoding {total:,} bytes")
         with show_progress("encoding", total) as advance:
-            if self.id_options:
-                pieces = {name: read_ids(self.splits[name], vocab, advance) for name in SPLITS}
-            else:
-                how = folder / "vocab.json", self.document_unit, workers, advance
-                pieces = {name: encode_slices(self.splits[name], *how) for name in SPLITS}
+            pieces = {name: self.encode(name, vocab_path, workers, advance) for name in SPLITS}
             build_store(folder, pieces, vocab, description)
 
 
@@ -169,14 +167,6 @@ def prepare_folder(
     if problem := store.find_damage(whole):
         raise DataError(f"out: {problem}; remove the folder, and prepare the text again")
     return store
-
-
-def read_ids(slices: Sequence[IdSlice], vocab: Vocabulary, advance: Advance) -> Iterator[Piece]:
-    """Yield the ids of files of ids, and where documents begin."""
-    for part in slices:
-        for ids, starts in part.read_pieces(vocab):
-            yield ids, starts
-            advance(ids.nbytes)
 
 
 def encode_slices(

@@ -15,9 +15,10 @@ from ..files import LFS_POINTER, has_ending
 from ..signals import is_child
 from .archives import ARCHIVES, COMPRESSED, UNPACKED, unpack
 from .json_lines import LATIN_1, LINES, TEXT, has_objects, read_lines, unpack_lines
-from .split_names import SPLITS, assign_splits, list_first
+from .split_names import SPLITS, assign_splits, list_first, warn
 
 CHUNK = 1 << 20
+FRACTIONS = (0.9, 0.05, 0.05)  # of train, val and test, unless others are given
 DocumentUnit = Literal["files", "lines"]  # one document of a text: each file, or each line
 # Endings of files of ids, and of packed files that nothing here unpacks.
 SUFFIXES = (".npy", ".bin", ".ds")
@@ -155,8 +156,13 @@ def split_user_files(
         expected = "expected one, or three: train, val and test"
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
     documents = find_documents(paths[0], data_dir, any_bytes)
-    splits = group_by_split(paths[0], documents, is_cut=max(fractions) < 1)
-    return splits or split_by_fractions([*chain(*documents.values())], fractions)
+    is_cut = max(fractions) < 1
+    splits = group_by_split(paths[0], documents, is_cut)
+    if splits is None:
+        return split_by_fractions([*chain(*documents.values())], fractions)
+    if is_cut and tuple(fractions) != FRACTIONS:
+        warn(paths[0], "data.split has no effect, because names of files give the splits")
+    return splits
 
 
 def group_by_split(

@@ -166,7 +166,7 @@ def count_bytes(path: Path, data: Namespace) -> int:
 def measure_ids(data: Namespace) -> Extent:
     """Return the extent of ids; how many bytes a token stands for is not known."""
     with prefix_errors("data"):
-        splits = CorpusConfig(**data.as_dict()).make_recipe().splits
+        splits = CorpusConfig(**data.as_dict()).source.find_recipe().splits
     counts = {name: sum(part.high - part.low for part in splits[name]) for name in SPLITS}
     return measure_tokens(counts, 0)
 

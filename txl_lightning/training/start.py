@@ -14,7 +14,7 @@ from ..checkpoints.loading import check_weights, find_latest, load_data_settings
 from ..checkpoints.mirror import fetch_newer
 from ..command_line import PROGRAM, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
-from ..data.settings import DataConfig
+from ..data.sources import DataConfig
 from ..data.tasks import TASKS
 from ..data.vocab.kinds import BUILT_IN
 from ..errors import CheckpointError, DataError, flatten_settings, invalid, require

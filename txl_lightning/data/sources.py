@@ -1,0 +1,346 @@
+"""Where a text comes from: your own files, a corpus, files of ids, a store, or a generated task.
+
+Each is a class that has the settings it uses as its fields, and one `open`. `DataConfig` has the
+settings of all of them; its `source` is the one that is meant. Nothing else asks for the kind.
+"""
+
+import os
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from ..errors import DataError, convert_fields, invalid, require
+from ..files import local_path
+from .corpora import CORPORA, Corpus
+from .id_files import IDS, IdOptions, IdRecipe, split_id_files
+from .recipe import Recipe, prepare_folder, prepare_text
+from .store import EvalText, Store, open_store
+from .tasks import TASKS, TaskConfig, TaskStore
+from .text_files import (
+    FRACTIONS,
+    SPLITS,
+    SUFFIXES,
+    DocumentUnit,
+    has_documents,
+    has_mark,
+    split_user_files,
+)
+from .vocab.base import Bytes, Vocabulary
+from .vocab.kinds import BUILT_IN
+from .vocab.subwords import SubwordOptions
+from .vocab.words import WordOptions
+
+CorpusName = Literal[*CORPORA, *TASKS]
+ALL_TEST = (0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(ABC):
+    """Where a text comes from; its fields are the settings that have an effect on it."""
+
+    what: ClassVar[str]  # it is, as the reason why other settings have no effect
+    has_splits: ClassVar[bool] = True  # of its own, whatever the fractions are
+    data_folder: Path
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What results call the text."""
+
+    @abstractmethod
+    def open(self, whole: bool = False, workers: int | str = 1) -> Store | TaskStore:
+        """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
+        `whole`: all prepared files are compared with their checksums."""
+
+    def list_unused(self) -> dict[str, str]:
+        """Return the fields that have no effect together with the others, and why."""
+        return {}
+
+    def encode(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
+        """Return a split in the ids of a vocabulary, which are written to a permanent folder."""
+        store = self.open()
+        theirs, ours = store.vocab.fingerprint, vocab.fingerprint
+        if theirs != ours:
+            raise DataError(f"{self.name}: vocabulary {theirs}; the checkpoint's is {ours}")
+        return EvalText.from_store(self.name, store, split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedSource(Source):
+    """A text, or ids, of which a store is made."""
+
+    split: tuple[float, ...]
+    vocab: str | None
+
+    @abstractmethod
+    def find_recipe(self) -> Recipe:
+        """Find or download the text, and return the recipe of its store."""
+
+    def open(self, whole: bool = False, workers: int | str = 1) -> Store:
+        return prepare_text(self.find_recipe(), self.data_folder, whole, workers)
+
+    def write(self, out: Path, whole: bool = False, workers: int | str = 1) -> Store:
+        """Return the store in a folder of the user, written if absent."""
+        return prepare_folder(self.find_recipe(), out, self.data_folder, workers, whole)
+
+    def encode(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
+        # Bytes are read from any file.
+        source = replace(self, vocab="bytes") if isinstance(vocab, Bytes) else self
+        recipe = source.find_recipe()
+        nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
+        if split not in nonempty:
+            raise DataError(f"{self.name}: its {split} text is empty; give another split")
+        saved = folder / "vocab.json"
+        saved.write_text(vocab.to_json())
+        splits = {name: recipe.splits[name] if name == split else [] for name in SPLITS}
+        store = prepare_text(replace(recipe, splits=splits, vocab=str(saved)), folder)
+        # The hash of the text alone: it shows that vocabularies are compared on the same text.
+        fingerprint = store.manifest["text"][:16]
+        text = replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)
+        return text if len(nonempty) > 1 else replace(text, split="whole text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSource(EncodedSource):
+    """Your own text: a file, a folder or an archive, or three of these."""
+
+    what = "is a text"
+    path: str | list[str] | None
+    document_unit: DocumentUnit | Literal["none"] | None
+    words: WordOptions
+    subwords: SubwordOptions
+
+    @property
+    def name(self) -> str:
+        return ", ".join(list_texts(self.path))
+
+    @property
+    def has_splits(self) -> bool:
+        return len(list_texts(self.path)) == len(SPLITS)
+
+    @property
+    def vocab_name(self) -> str:
+        return self.vocab or "bytes"
+
+    def list_unused(self) -> dict[str, str]:
+        users = {"words": {"words"}, "subwords": {"bpe", "unigram"}}
+        reason = f"the vocabulary is {self.vocab_name}"
+        # A vocabulary's file may list words.
+        return {name: reason for name in users if self.vocab_name in BUILT_IN.keys() - users[name]}
+
+    def find_recipe(self) -> Recipe:
+        paths = list_paths(self.path)
+        splits = split_user_files(paths, self.split, self.data_folder, self.vocab == "bytes")
+        has_units = any(has_documents(path, self.data_folder) for path in paths)
+        unit = self.choose_unit("files" if has_units else None)
+        return Recipe(splits, self.vocab_name, unit, self.words, self.subwords)
+
+    def choose_unit(self, own: DocumentUnit | None) -> DocumentUnit | None:
+        """Return the unit of documents that is given, or else the text's own."""
+        unit = self.document_unit or own
+        return None if unit == "none" else unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSource(TextSource):
+    """A corpus by name, with the splits, vocabulary and documents of its published results."""
+
+    corpus: str
+
+    @property
+    def name(self) -> str:
+        return self.corpus
+
+    @property
+    def has_splits(self) -> bool:
+        return self.entry.has_splits
+
+    @property
+    def vocab_name(self) -> str:
+        return self.vocab or self.entry.vocab
+
+    @property
+    def entry(self) -> Corpus:
+        return CORPORA[self.corpus]
+
+    def find_recipe(self) -> Recipe:
+        splits = self.entry.find_splits(self.data_folder, self.split)
+        unit = self.choose_unit(self.entry.document_unit)
+        words = self.words.fill(self.entry.words)
+        return Recipe(splits, self.vocab_name, unit, words, self.subwords)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdSource(EncodedSource):
+    """Token ids of another program: one file, or three."""
+
+    what = "has ids"
+    ids: str | list[str]
+    id_options: IdOptions
+
+    def __post_init__(self) -> None:
+        is_file = self.vocab not in BUILT_IN
+        require(is_file, "vocab", self.vocab, "the tokenizer.json of the ids, or null")
+
+    @property
+    def name(self) -> str:
+        return ", ".join(list_texts(self.ids))
+
+    @property
+    def has_splits(self) -> bool:
+        return len(list_texts(self.ids)) == len(SPLITS)
+
+    def find_recipe(self) -> IdRecipe:
+        splits = split_id_files(list_paths(self.ids), self.id_options, self.split)
+        has_units = any(part.has_documents for parts in splits.values() for part in parts)
+        unit = "files" if has_units else None
+        return IdRecipe(splits, self.vocab or IDS, unit, id_options=self.id_options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSource(Source):
+    """A store that `prepare --out` wrote, in a folder or at a URL."""
+
+    what = "is prepared"
+    store: str
+
+    @property
+    def name(self) -> str:
+        return self.store
+
+    def open(self, whole: bool = False, workers: int | str = 1) -> Store:
+        return open_store(self.store, self.data_folder, whole)
+
+    def write(self, out: Path, whole: bool = False, workers: int | str = 1) -> Store:
+        raise invalid("out", out, "null with a store; copy its folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSource(Source):
+    """Generated examples."""
+
+    what = "is a task"
+    corpus: str
+    task: TaskConfig
+
+    @property
+    def name(self) -> str:
+        return self.corpus
+
+    def open(self, whole: bool = False, workers: int | str = 1) -> TaskStore:
+        return TaskStore(self.corpus, self.task)
+
+
+KINDS = {"path": TextSource, "ids": IdSource, "store": StoreSource}
+"""Sources by the setting that names the text; without one of these it is the corpus."""
+ALWAYS = {"corpus", *KINDS, "split", "data_dir"}
+"""Settings that replace others, are refused if they cannot be used, or say where files are."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Settings of a text and its tokenization.
+
+    Args:
+        corpus: Text by name: downloaded once; python_source is the running Python's library, and
+            sort, copy and recall are generated.
+        path: Your own text instead of the corpus: a file, a folder or archive of documents,
+            JSON lines, or three of these for train, val and test.
+        ids: Token ids instead of a text: .npy, flat .bin, Megatron's .bin beside its .idx,
+            datatrove's .ds; one file, or three for train, val and test.
+        store: A store made by prepare --out, instead of a text: a folder, or a URL (s3://...) from
+            which it is copied to data_dir once.
+        vocab: bytes, characters, words, bpe, unigram, or a file: a saved vocab.json, a Hugging Face
+            tokenizer.json, or words, one per line; default the corpus's own, or bytes.
+        document_unit: Unit of documents, which attend to nothing before them; default the
+            corpus's own, the files of a folder or archive, otherwise none.
+        split: Fractions for train, val and test if the text is not already split; they add up to 1.
+        words: Rules of words; default as in the corpus's published results.
+        subwords: Training of subwords.
+        task: Sizes of sort, copy and recall.
+        id_options: How files of ids are read.
+        data_dir: Data directory; default $TXL_DATA, or data.
+    """
+
+    corpus: CorpusName = "python_source"
+    path: str | list[str] | None = None
+    ids: str | list[str] | None = None
+    store: str | None = None
+    vocab: str | None = None
+    document_unit: Literal["none", "files", "lines"] | None = None
+    split: tuple[float, float, float] = FRACTIONS
+    words: WordOptions = WordOptions()
+    subwords: SubwordOptions = SubwordOptions()
+    task: TaskConfig = TaskConfig()
+    id_options: IdOptions = IdOptions()
+    data_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        for name in ("data_dir", "path", "ids"):
+            for path in list_texts(getattr(self, name)):
+                local_path(name, path)
+        first, *others = [name for name in KINDS if getattr(self, name) is not None] or ["corpus"]
+        for name in others:
+            raise invalid(name, getattr(self, name), f"null with {first}")
+        adds_up = len(self.split) == 3 and min(self.split) >= 0 and abs(sum(self.split) - 1) < 1e-6
+        require(adds_up, "split", list(self.split), "three fractions that add up to 1")
+        is_used = not self.source.has_splits or self.split == FRACTIONS
+        expected = f"the default, because {self.name} has splits of its own"
+        require(is_used, "split", list(self.split), expected)
+
+    @property
+    def source(self) -> Source:
+        """Where the text comes from, with the settings that it uses."""
+        own = TaskSource if self.corpus in TASKS else CorpusSource
+        kind = next((KINDS[name] for name in KINDS if getattr(self, name) is not None), own)
+        return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def data_folder(self) -> Path:
+        return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
+
+    def list_unused(self) -> dict[str, str]:
+        """Return settings that are given and have no effect on this text, and why."""
+        source = self.source
+        given = {f.name for f in fields(DataConfig) if getattr(self, f.name) != f.default}
+        # Options of words may be given with their defaults.
+        if "words" in given and self.words.fill() == WordOptions().fill():
+            given.remove("words")
+        others = given - ALWAYS - {field.name for field in fields(source)}
+        reasons = dict.fromkeys(sorted(others), f"{source.name} {source.what}")
+        reasons |= source.list_unused()
+        return {name: reason for name, reason in reasons.items() if name in given}
+
+    def open_text(self, whole: bool = False, workers: int | str = 1) -> Store | TaskStore:
+        """Open the source, and warn of settings that have no effect on it."""
+        for name, reason in self.list_unused().items():
+            warnings.warn(f"data.{name}: no effect, because {reason}", stacklevel=2)
+        return self.source.open(whole, workers)
+
+    def put_all_in_test(self) -> "DataConfig":
+        """Return the settings with which a text without splits of its own is all test."""
+        return self if self.source.has_splits else replace(self, split=ALL_TEST)
+
+
+def list_texts(value: str | list[str] | None) -> list[str]:
+    """Return the paths that a setting names."""
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+def list_paths(value: str | list[str] | None) -> list[Path]:
+    return [Path(path).expanduser() for path in list_texts(value)]
+
+
+def find_kind(path: Path) -> str:
+    """Return the setting of a path: path for a text, ids for a file of ids, or store."""
+    # Also of a damaged store, which is then refused as one, by name.
+    if has_mark(path, "manifest.json"):
+        return "store"
+    return "ids" if path.suffix in SUFFIXES and path.is_file() else "path"
