@@ -37,6 +37,14 @@ FOLDER = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.dirpath="
             f"{WRITING}filename=crash-{{step}} --trainer.callbacks.auto_insert_metric_name=false",
             "trainer.callbacks.filename: invalid crash-{step}; expected another name",
         ),
+        (
+            f"{WRITING}filename=crash-37",
+            "trainer.callbacks.filename: invalid crash-37; expected ano",
+        ),
+        (
+            f"{WRITING}filename=../checkpoints/best",
+            "invalid ../checkpoints/best; expected a name wi",
+        ),
         (f"{WRITING}save_last=true", "trainer.callbacks.save_last: invalid True; expected false"),
         (f"{WRITING}save_last=link", "trainer.callbacks.save_last: invalid link; expected false"),
         (

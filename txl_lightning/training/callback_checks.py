@@ -50,13 +50,15 @@ def check_names(callbacks: list[ModelCheckpoint]) -> None:
     """Refuse names of files that a run writes itself, or that two callbacks would write."""
     others = [each for each in callbacks if not isinstance(each, BestCheckpoint)]
     for each in others:
+        name = each.filename or ""
+        is_inside = not example_name(each).startswith(("../", "/"))
+        require(is_inside, "trainer.callbacks.filename", name, "a name within its dirpath")
         if not is_run_folder(each.dirpath):
             continue
         expected = "false, or a dirpath of its own: a run writes its own last.ckpt"
         require(not each.save_last, "trainer.callbacks.save_last", each.save_last, expected)
         expected = "another name, or a dirpath of its own: a run writes files of this name itself"
-        name = each.filename or ""
-        is_free = example_name(each) not in OWN_NAMES
+        is_free = re.sub(r"\d+", "1", example_name(each)) not in OWN_NAMES
         require(is_free, "trainer.callbacks.filename", name, expected)
     for one, other in combinations(others, 2):
         is_same = find_folder(one) == find_folder(other)
