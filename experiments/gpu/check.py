@@ -33,12 +33,10 @@ PARTS = {
     "kernels": ("parts.compare_kernels", 60),
     "speed": ("speed.measure_speed", 120),
     "trainer": ("trainer.train_in_each_way", 160),
-    "resume": ("trainer.resume_twice", 60),
     "tests": ("parts.run_gpu_tests", 90),
     "golden": ("parts.compare_golden", 40),
     "inference": ("speed.measure_inference", 40),
     "peers": ("speed.measure_peers", 40),
-    "profile": ("profiling.profile_steps", 100),
 }
 """Functions that yield findings, as MODULE.NAME, and the seconds that each may take."""
 EXIT_CODES = {"all right": 0, "not all right": 1, "incomplete": 2}

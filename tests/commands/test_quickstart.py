@@ -14,9 +14,7 @@ from tests.helpers.pictures import has_curves
 from txl_lightning import __main__ as entry
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load, load_checkpoint
-from txl_lightning.commands import quickstart
 from txl_lightning.commands.quickstart import (
-    compress_with_ppmd,
     measure_adaptation,
     measure_memory,
     print_next_commands,
@@ -67,14 +65,8 @@ def test_quickstart_measures_the_same_tokens_in_each_way_until_its_time_is_over(
     assert net.training
 
 
-def test_quickstart_compares_static_and_adapted_with_ppmd_on_the_same_tokens(
-    make_net, make_data, capsys, monkeypatch
-):
+def test_quickstart_compares_static_and_adapted_on_the_same_tokens(make_net, make_data, capsys):
     net, data = make_net(n_token=256), make_data()
-    read = []
-    monkeypatch.setattr(
-        quickstart, "compress_with_ppmd", lambda *texts: read.append(texts) or len(read)
-    )
     measure_adaptation(data, net, iter([0.0, 1.0, 51.0]).__next__)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "in one row, 17 tokens:"
@@ -84,16 +76,6 @@ def test_quickstart_compares_static_and_adapted_with_ppmd_on_the_same_tokens(
         bits.append(f"{nats.mean().item() / math.log(2):.3f} bits per byte")
     assert lines[0] == f"  static         {bits[0]}"
     assert lines[1].startswith(f"  adapted        {bits[1]} (cache_len 20000, cache_theta 40, ")
-    assert lines[2] == "  PPMd           1.000 bits per byte, 2.000 after the training text"
-    train, test = data.store.ids("train").tobytes(), ids.tobytes()
-    assert read == [(b"", test), (train, test)]
-
-
-def test_ppmd_compresses_a_text_by_what_was_before():
-    pytest.importorskip("pyppmd")
-    text = np.random.default_rng(0).integers(97, 123, 3000).astype(np.uint8).tobytes()
-    assert math.log2(26) < compress_with_ppmd(b"", text) < 6
-    assert compress_with_ppmd(text, text) < 0.2
 
 
 @pytest.mark.slow

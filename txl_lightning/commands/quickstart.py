@@ -4,7 +4,6 @@ import math
 import shlex
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 PROMPT_LEN = 300  # tokens of the test text before the sample, which fill the memory as in training
 SECONDS = 50  # for the test text, twice; a slow machine scores the beginnings of its rows
-ORDER = 16
-PPMD_BYTES = 1 << 30
-LONGEST = 4_000_000  # most tokens of the training text that PPMd reads
 
 
 def quickstart_command(config: str = "quickstart") -> None:
@@ -103,7 +99,7 @@ def measure_memory(
 def measure_adaptation(
     data: "CorpusDataModule", model: TransformerXL, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Print bits per byte of the test text in one row, without and with adaptation, and PPMd's."""
+    """Print bits per byte of the test text in one row, without and with adaptation."""
     ids = data.store.ids("test")
     size = data.bytes_per_token("test")
     static = Protocol(tgt_len=data.config.eval_tgt_len)
@@ -114,21 +110,6 @@ def measure_adaptation(
     print(f"in one row, {n_scored + 1:,} tokens:")
     print(f"  static         {bits[0]:.3f} bits per byte")
     print(f"  adapted        {bits[1]:.3f} bits per byte ({adapted.describe()})", flush=True)
-    with suppress(ModuleNotFoundError):
-        texts = (data.store.ids("train")[-LONGEST:], ids[: n_scored + 1])
-        before, text = (data.vocab.decode(part.tolist()).encode() for part in texts)
-        alone = compress_with_ppmd(b"", text)
-        after = compress_with_ppmd(before, text)
-        print(f"  PPMd           {alone:.3f} bits per byte, {after:.3f} after the training text")
-
-
-def compress_with_ppmd(before: bytes, text: bytes) -> float:
-    """Return bits per byte of a text after another one; without pyppmd, ModuleNotFoundError."""
-    import pyppmd
-
-    encoder = pyppmd.Ppmd7Encoder(ORDER, PPMD_BYTES)
-    encoder.encode(before)
-    return 8 * len(encoder.encode(text) + encoder.flush()) / len(text)
 
 
 def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:
