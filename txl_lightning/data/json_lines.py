@@ -88,7 +88,8 @@ def read_text(where: str, line: bytes) -> bytes:
     except RecursionError:
         problem = "it is nested too deeply"
     except json.JSONDecodeError as error:
-        problem = f"it is not JSON ({error.msg}, character {error.pos + 1})"
+        cause = error.msg.removesuffix(" at")
+        problem = f"it is not JSON ({cause} at character {error.pos + 1})"
     except ValueError as error:
         problem = str(error)
     raise DataError(f"{where} has no text: {problem}; {EXPECTED}")
