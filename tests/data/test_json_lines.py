@@ -61,8 +61,14 @@ def test_a_line_may_be_longer_than_64_mib_and_a_longer_one_is_refused_by_the_lim
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b'{"text": "a"', r"has no text: it is not JSON \(Expecting ',' delimiter at character 13\)"),
-        (b'{"text": "cut', r"it is not JSON \(Unterminated string starting at character 10\)"),
+        (
+            b'{"text": "a"',
+            r"has no text: it is not JSON \(Expecting ',' delimiter at character 13\)",
+        ),
+        (
+            b'{"text": "cut',
+            r"has no text: it is not JSON \(Unterminated string starting at character 10\)",
+        ),
         (b"hello", r"has no text: it is not JSON \(Expecting value at character 1\)"),
         (b'{"id": 1, "message": "a"}', "has no text: there is no key text; its keys: id, message"),
         (b'{"Text": "a"}', "has no text: there is no key text; its keys: Text"),
