@@ -52,19 +52,19 @@ def replace_file(path: Path, write: Callable[[Path], T]) -> T:
 
 def create_folder(
     folder: Path, fill: Callable[[Path], object], is_usable: Callable[[], bool] | None = None
-) -> None:
+) -> bool:
     """Create a folder atomically, unless it exists: fill a temporary folder and rename it.
 
-    One of several processes fills it, and the others wait. An unusable folder is replaced.
+    Return True if this process has filled it; others wait. An unusable folder is replaced.
     """
     is_usable = is_usable or folder.is_dir
     if is_usable():
-        return
+        return False
     with explain_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
             if is_usable():
-                return
+                return False
             # Partial content of processes that died.
             for part in folder.parent.glob(f".{glob.escape(folder.name)}.part-*"):
                 shutil.rmtree(part)
@@ -76,6 +76,7 @@ def create_folder(
                 if folder.is_dir():
                     shutil.rmtree(folder)
                 os.replace(part, folder)
+    return True
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from txl_lightning.data import store
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.store import Store
 from txl_lightning.data.text_files import SPLITS
+from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import DataError
 from txl_lightning.files import sha256_file, short_hash, write_json
 
@@ -61,7 +62,7 @@ def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert content(open_store()) == expected
         [line] = capsys.readouterr().err.splitlines()
-        assert (str(path) in line, "the text was encoded again" in line) == (True, True)
+        assert (str(path) in line, "the store was made again" in line) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["train.ids", "vocab.json", "manifest.json"])
@@ -115,7 +116,7 @@ def test_prepare_check_detects_changes_that_keep_the_time_stamp(
     monkeypatch.setattr(store, "cache_result", lambda *_: None)
     command = ("prepare", text_file, "--vocab=characters", "--document_unit=lines")
     command += (f"--data_dir={path.parents[2]}",)
-    assert "encoded again" not in txl(*command)[1].err
+    assert "made again" not in txl(*command)[1].err
     assert f"warning: {path}: damaged" in txl(*command, "--check=true")[1].err
     assert txl(*command, "--check=true")[1].err == ""
 
@@ -167,3 +168,22 @@ def test_check_of_a_folder_finds_changes_that_keep_the_time_stamp(txl, text_file
     monkeypatch.setattr(store, "cache_result", lambda *_: "")
     flip_bit(Path("store/train.ids"), 99)
     assert [txl(*command, *more)[0] for more in ([], ["--check=true"])] == [0, 3]
+
+
+def test_a_store_that_was_just_built_is_not_read_again(open_store, monkeypatch):
+    read = []
+    monkeypatch.setattr(store, "find_problem", lambda path, *_: read.append(path))
+    prepared = open_store()
+    assert len(content(prepared)) == 3
+    # Nor by later processes, until it changes.
+    assert content(open_store()) == content(prepared)
+    assert read == []
+    flip_bit(prepared.folder / "train.ids", 99)
+    open_store()
+    assert read == [prepared.folder / "train.ids"]
+
+
+def test_an_id_beyond_the_vocabulary_is_refused_before_it_is_written(tmp_path):
+    pieces = {"train": [(np.array([255, 256]), [0])], "val": [], "test": []}
+    with pytest.raises(DataError, match=r"data\.vocab: id 256 is beyond the 256 tokens"):
+        store.build_store(tmp_path, pieces, Bytes(), {})

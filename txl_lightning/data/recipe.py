@@ -21,7 +21,7 @@ from ..errors import DataError, StorageError, print_notice, require
 from ..files import cache_result
 from ..imports import ALLOWED, allow_imports, hash_code
 from ..progress import Advance, show_progress
-from .store import Store, build_store
+from .store import Store, build_store, open_prepared
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
 from .vocab.base import Piece, Vocabulary
 from .vocab.kinds import BUILT_IN, build_vocabulary, find_own_class, load_vocabulary
@@ -140,16 +140,7 @@ def prepare_text(
     description = recipe.describe(data_dir)
     folder = data_dir / "prepared" / files.short_hash(description)
     build = partial(recipe.build, description=description, workers=workers)
-    files.create_folder(folder, build)
-    if problem := Store(folder, data_dir).find_damage(whole):
-        try:
-            files.create_folder(
-                folder, build, lambda: not Store(folder, data_dir).find_damage(whole)
-            )
-        except StorageError as error:
-            raise DataError(f"{problem}; {error}") from error
-        print_notice(f"warning: {problem}; the text was encoded again")
-    return Store(folder, data_dir)
+    return open_prepared(folder, data_dir, build, whole)
 
 
 def prepare_folder(
@@ -157,15 +148,14 @@ def prepare_folder(
 ) -> Store:
     """Return the store of a text in this folder, built if absent; DataError if it is damaged."""
     description = recipe.describe(data_dir)
-    files.create_folder(folder, partial(recipe.build, description=description, workers=workers))
-    store = Store(folder, data_dir)
+    build = partial(recipe.build, description=description, workers=workers)
+    refusal = "out: {}; remove the folder, and prepare the text again"
+    # It may have other files of the user, so that it is not replaced.
+    store = open_prepared(folder, data_dir, None if folder.is_dir() else build, whole, refusal)
     # The manifest of ids counts the bytes of their text.
     same = {name: store.manifest.get(name) for name in description.keys() - {"bytes"}}
     expected = "a new folder, or a store of the same text"
     require(same.items() <= description.items(), "out", folder, expected)
-    # It may have other files of the user, so that it is not replaced.
-    if problem := store.find_damage(whole):
-        raise DataError(f"out: {problem}; remove the folder, and prepare the text again")
     return store
 
 

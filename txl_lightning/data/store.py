@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -19,7 +19,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import files
-from ..errors import DataError
+from ..errors import DataError, StorageError, print_notice
 from ..files import cache_result
 from .text_files import SPLITS
 from .tokens import Text, Tokens
@@ -70,13 +70,16 @@ def size_tokens(vocab: Vocabulary, id_options: Mapping[str, Any] | None) -> ndar
 def write_split(
     folder: Path, split: str, pieces: Iterable[Piece], vocab: Vocabulary, sizes: ndarray | None
 ) -> dict[str, int]:
-    """Write the ids of a split, and where its documents begin; return what is counted."""
+    """Write the ids of a split, and where its documents begin; return what is counted. An id
+    beyond the vocabulary is a DataError."""
     counts = dict.fromkeys(COUNTED, 0)
     paths = [folder / f"{split}.{kind}" for kind in ("ids", "starts")]
     with paths[0].open("wb") as ids_file, paths[1].open("wb") as starts_file:
         for ids, starts in pieces:
             if not counts["tokens"] and len(ids) and 0 not in starts[:1]:
                 starts = [0, *starts]
+            if (highest := int(ids.max(initial=0))) >= vocab.n_token:
+                raise DataError(f"data.vocab: id {highest} is beyond the {vocab.n_token} tokens")
             starts_file.write((np.asarray(starts, START) + counts["tokens"]).tobytes())
             ids_file.write(ids.astype(vocab.dtype, copy=False).tobytes())
             counts["tokens"] += len(ids)
@@ -123,14 +126,24 @@ class Store:
         path = self.folder / name
         if name in self.verified and not whole:
             return path
-        sha256 = self.manifest["files"][name]
-        n_token = self.vocab.n_token if name.endswith(".ids") else None
-        find = partial(find_problem, path, sha256, n_token)
-        problem = find() if whole else cache_result([sha256, n_token], [path], self.data_dir, find)
+        facts = self._list_facts(name)
+        find = partial(find_problem, path, *facts)
+        problem = find() if whole else cache_result(facts, [path], self.data_dir, find)
         if problem:
             raise DataError(f"{path}: {problem}")
         self.verified.add(name)
         return path
+
+    def trust(self) -> None:
+        """Note that all files are as they were just written, also for later processes."""
+        for name in FILES:
+            cache_result(self._list_facts(name), [self.folder / name], self.data_dir, lambda: "")
+            self.verified.add(name)
+
+    def _list_facts(self, name: str) -> list[Any]:
+        """Return the sha256 of a file, and for ids the size of the vocabulary."""
+        n_token = self.vocab.n_token if name.endswith(".ids") else None
+        return [self.manifest["files"][name], n_token]
 
     def find_damage(self, whole: bool = False) -> str | None:
         """Return a description of the first damage of a store on disk, or None."""
@@ -214,14 +227,48 @@ def map_array(path: Path, dtype: np.dtype) -> ndarray:
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
+def open_prepared(
+    folder: Path,
+    data_dir: Path,
+    build: Callable[[Path], object] | None = None,
+    whole: bool = False,
+    refusal: str = "{}",
+) -> Store:
+    """Return the store in a folder, which `build` fills if it is absent or damaged.
+
+    A store that was just built is not read again. Any other is verified: once for each change of a
+    file, or all of it with `whole`. A damaged one that cannot be built is a DataError, `refusal`.
+    """
+
+    def find_damage() -> str | None:
+        return Store(folder, data_dir).find_damage(whole)
+
+    is_there = build is None or folder.is_dir()
+    problem = find_damage() if is_there else None
+    if is_there and not problem:
+        return Store(folder, data_dir)
+    if build is None:
+        raise DataError(refusal.format(problem))
+    try:
+        is_new = files.create_folder(folder, build, lambda: folder.is_dir() and not find_damage())
+    except StorageError as error:
+        if not problem:
+            raise
+        raise DataError(f"{problem}; {error}") from error
+    store = Store(folder, data_dir)
+    if is_new:
+        store.trust()
+    if problem:
+        print_notice(f"warning: {problem}; the store was made again")
+    return store
+
+
 def open_store(path: str, data_dir: Path, whole: bool = False) -> Store:
     """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged."""
     if "://" in path:
         return fetch_store(path, data_dir, whole)
-    store = Store(Path(path).expanduser(), data_dir)
-    if problem := store.find_damage(whole):
-        raise DataError(f"data.store: {problem}; copy it again, or write it with prepare --out")
-    return store
+    refusal = "data.store: {}; copy it again, or write it with prepare --out"
+    return open_prepared(Path(path).expanduser(), data_dir, None, whole, refusal)
 
 
 def fetch_store(url: str, data_dir: Path, whole: bool = False) -> Store:
@@ -245,8 +292,7 @@ def fetch_store(url: str, data_dir: Path, whole: bool = False) -> Store:
             raise DataError(f"data.store: {problem.replace(str(part), url)}; {advice}")
 
     folder = data_dir / "prepared" / "fetched" / hashlib.sha256(manifest).hexdigest()[:16]
-    files.create_folder(folder, fetch, lambda: not Store(folder, data_dir).find_damage(whole))
-    return Store(folder, data_dir)
+    return open_prepared(folder, data_dir, fetch, whole)
 
 
 @contextmanager
