@@ -11,8 +11,10 @@ from typing import Any
 from experiments import common
 from txl_lightning.data.sources import DataConfig
 
-ORDER, MEMORY = 16, 2**30
-"""Of PPMd: the longest context in bytes, and the bytes of its memory."""
+ORDER = 16
+"""The longest context of PPMd, in bytes."""
+MEMORY = 2**30
+"""The bytes of its memory."""
 GENERAL = ("xz", "ppmd")
 
 

@@ -10,7 +10,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-CLEAR, LIKELY = 0.95, 0.8
+CLEAR = 0.95  # level of an interval
+LIKELY = 0.8
 SEEDS = 3  # fewest of a test
 MAJORITY = 0.8  # smallest share of the seeds on the likely side
 DRAWS = 2000  # of the bootstrap
@@ -95,7 +96,8 @@ def find_interval(contrast: Contrast, level: float) -> Interval | None:
     if contrast.documents:
         means = sorted(resample(contrast.documents))
         skipped = round((1 - level) / 2 * DRAWS)
-        low, high = min(low, means[skipped]), max(high, means[-1 - skipped])
+        low = min(low, means[skipped])
+        high = max(high, means[-1 - skipped])
     return low, high
 
 
@@ -110,7 +112,8 @@ def resample(values_SD: Sequence[Sequence[float]]) -> Iterator[float]:
 
 
 def find_t_interval(values: Sequence[float], level: float) -> Interval:
-    low, high = 0.0, 1e3
+    low = 0.0
+    high = 1e3
     while high - low > 1e-6:
         middle = (low + high) / 2
         is_inside = t_tail(middle, len(values) - 1) > (1 - level) / 2

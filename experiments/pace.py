@@ -16,7 +16,8 @@ from txl_lightning.model import NetworkConfig
 from txl_lightning.model.config import make_config
 from txl_lightning.training.optimizers import make_optimizer
 
-ROUNDS, REPEATS = 12, 4
+ROUNDS = 12
+REPEATS = 4
 OVERHEAD = 0.9
 """Share of the minutes that is training; the rest is validations and the Trainer's work."""
 
@@ -38,7 +39,8 @@ def measure(
 
     `kinds` also has sizes of vocabularies; tokens are random if none are given.
     """
-    is_narrow, steps = args.precision != "32-true", {}
+    is_narrow = args.precision != "32-true"
+    steps = {}
     for kind, (options, n_token) in kinds.items():
         net, optim = (
             {name.removeprefix(group): options[name] for name in options if name.startswith(group)}
@@ -68,7 +70,8 @@ def make_step(
 ) -> Callable[[], None]:
     """Return a function that trains a step on these tokens, in bfloat16 if narrow."""
     net = config.build()
-    optimizer, memory = make_optimizer(optim, net), net.empty_memory(len(tokens_BT))
+    optimizer = make_optimizer(optim, net)
+    memory = net.empty_memory(len(tokens_BT))
 
     def step() -> None:
         nonlocal memory

@@ -18,11 +18,13 @@ from experiments.results import AGAIN, Records, format_table, load_records
 from txl_lightning.files import load_yaml, write_text
 
 FOLDER = Path(__file__).parent
-INDEX, FRONT_PAGE = FOLDER / "README.md", FOLDER.parent / "README.md"
+INDEX = FOLDER / "README.md"
+FRONT_PAGE = FOLDER.parent / "README.md"
 COMPARED = ("compared", "effect", "95 % interval", "seeds", "result")
 NOT_KEPT = "°"
 """Marks a result that a correction for the number of rows would not keep."""
-BEGIN, END = "<!-- results: by experiments/pages.py -->\n", "<!-- end of results -->\n"
+BEGIN = "<!-- results: by experiments/pages.py -->\n"
+END = "<!-- end of results -->\n"
 
 
 @dataclass(frozen=True)

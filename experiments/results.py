@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.contrasts import Contrast
 from txl_lightning.analysis.plots import open_figure
@@ -26,8 +26,6 @@ Rows = Sequence[Sequence[Any]]
 BySeed = Mapping[int, float]
 Lines = Mapping[str, Mapping[Any, BySeed]]
 """Values by name, by place on the x axis, and by seed."""
-Key = tuple[str, str]
-"""A kind of network, and a way of reading."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """For colour-blind readers: Okabe and Ito (2008)."""
 COMPRESSORS = {"xz": "xz -9e", "ppmd": "PPMd (order 16, 1 GB)"}
@@ -93,7 +91,8 @@ def format_training_seconds(found: Collection[Mapping[str, Any]]) -> str:
 
 def count_seeds(*counts: int) -> str:
     """Return the numbers of seeds of a figure's parts."""
-    least, most = min(counts), max(counts)
+    least = min(counts)
+    most = max(counts)
     number = str(most) if least == most else f"{least} to {most}"
     return f"{number} seeds" if most > 1 else "1 seed"
 
@@ -191,6 +190,13 @@ def draw_panels(
         every[0].figure.supxlabel(label, fontsize=10)
 
 
+class Reading(NamedTuple):
+    """A kind of network, and a way of reading a text with it, as the records name them."""
+
+    kind: str
+    way: str
+
+
 @dataclass(frozen=True)
 class Readings:
     """Values of networks by the way they are read, of which fewer are better.
@@ -203,11 +209,13 @@ class Readings:
     unit: str
     margin: float
     """A difference that counts as none."""
-    names: Mapping[Key, str]
-    """Rows of the table, by kind of network and way of reading."""
-    contrasts: Mapping[str, tuple[Key, Key]]
+    names: Mapping[Reading, str]
+    """The name of each reading in the table, in the order of its rows."""
+    contrasts: Mapping[str, tuple[Reading, Reading]]
+    """What is compared, by name: first the reading that shall need less."""
     picture: str
-    panels: Mapping[str, Mapping[Key, str]]
+    """The name of the picture's file."""
+    panels: Mapping[str, Mapping[Reading, str]]
     """Rows of each panel of the picture, by the panel's title."""
 
     def collect(self, records: Records, kind: str, way: str) -> BySeed:
@@ -217,9 +225,11 @@ class Readings:
         """Return a row for each reading, and for each compressor."""
         head = ["network and reading", "parameters", "updates", "training seconds"]
         rows = [[*head, f"{self.unit} (seeds)"]]
-        again = {(f"{kind}{AGAIN}", way): name for (kind, way), name in self.names.items()}
-        named = {key: f"{name}, measured again" for key, name in again.items()}
-        for (kind, way), name in (self.names | named).items():
+        again = {
+            Reading(f"{kind}{AGAIN}", way): f"{name}, measured again"
+            for (kind, way), name in self.names.items()
+        }
+        for (kind, way), name in (self.names | again).items():
             if values := self.collect(records, kind, way):
                 found = select(records, kind=kind)
                 cells = [f"{found[0]['parameters']:,}"]

@@ -13,7 +13,9 @@ from experiments import common, compressors
 from experiments.novels.texts import find_novels
 from txl_lightning.data.sources import DataConfig
 
-STEPS, SEGMENT, SECONDS = 2549, 64, 90
+STEPS = 2549
+SEGMENT = 64
+SECONDS = 90
 OPTIONS = common.QUICKSTART | common.plan_steps(STEPS, 5) | {"checkpoint.every_n_steps": 300}
 # As txl_lightning/training/own_text.py chooses for texts of up to 3 MB.
 SMALL = {"data.subwords.n_token": 2048, "model.net.dropout": 0.1, "data.restart_len": 512}

@@ -1,10 +1,13 @@
 """Tables and figure of memory at equal attention length, from results.json alone."""
 
-from experiments.results import Readings
+from experiments.results import Reading, Readings
 
 TEXTS = {"python_source": "Python source", "enwik8_prefix": "enwik8's prefix"}
-OURS, ZERO = ("memory", "memory"), ("memory", "zero memory")
-SEGMENT, WINDOW, CACHED = (("segment", way) for way in ("segments", "window", "cached"))
+OURS = Reading("memory", "memory")
+ZERO = Reading("memory", "zero memory")
+SEGMENT = Reading("segment", "segments")
+WINDOW = Reading("segment", "window")
+CACHED = Reading("segment", "cached")
 READINGS = {
     OURS: "memory of 128 and segments of 64",
     ZERO: "the same with zero memory at evaluation",
@@ -20,26 +23,31 @@ OTHERS = {
 }
 
 
-def find_key(text: str, reading: tuple[str, str]) -> tuple[str, str]:
-    """Return kind and way of reading, as records have them."""
-    net, way = reading
-    return f"{text}, {net}", way
+def of_text(text: str, reading: Reading) -> Reading:
+    """Return a reading of this text: the kinds of records begin with their text."""
+    return Reading(f"{text}, {reading.kind}", reading.way)
 
 
 NAMES = {
-    find_key(text, reading): f"{title}: {name}"
+    of_text(text, reading): f"{title}: {name}"
     for text, title in TEXTS.items()
     for reading, name in READINGS.items()
 }
 CONTRASTS = {
-    f"{title}: {READINGS[OURS]} against {name}": (find_key(text, OURS), find_key(text, other))
+    f"{title}: {READINGS[OURS]} against {name}": (of_text(text, OURS), of_text(text, other))
     for text, title in TEXTS.items()
     for other, name in OTHERS.items()
 }
 PANELS = {
-    title: {find_key(text, reading): name for reading, name in READINGS.items()}
+    title: {of_text(text, reading): name for reading, name in READINGS.items()}
     for text, title in TEXTS.items()
 }
 FIGURES = Readings(
-    "bits_per_byte", "bits per byte", 0.01, NAMES, CONTRASTS, "attention_length", PANELS
+    key="bits_per_byte",
+    unit="bits per byte",
+    margin=0.01,
+    names=NAMES,
+    contrasts=CONTRASTS,
+    picture="attention_length",
+    panels=PANELS,
 )

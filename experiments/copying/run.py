@@ -21,7 +21,8 @@ LONG = Row("none, segments of 128", False, "sinusoidal", segment=256)
 ROWS = {"memory": MEMORY, "alone": ALONE, "long": LONG}
 """All have equal numbers of updates; "long" has twice the training tokens of the others."""
 SEEDS = tuple(range(21, 31))
-RATE, GAP = 6e-3, 64
+RATE = 6e-3
+GAP = 64
 VALIDATIONS = 28
 METRIC = "val/saved_on_copy"
 
@@ -32,7 +33,8 @@ class CopyProbe(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        net, ids = module.net, trainer.datamodule.store.ids("val")
+        net = module.net
+        ids = trainer.datamodule.store.ids("val")
         how = {"mem_len": net.config.mem_len, "tgt_len": trainer.datamodule.config.tgt_len}
         if not how["mem_len"]:
             how |= {"tgt_len": training.STRIDE, "ext_len": how["tgt_len"] - training.STRIDE}
@@ -49,7 +51,8 @@ def main() -> None:
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text, and the nats saved on copies at each validation."""
-    row, sizes = ROWS[kind], training.pick_sizes(args)
+    row = ROWS[kind]
+    sizes = training.pick_sizes(args)
     options = training.fit_options(row, sizes, seed, 4 * TIMES * row.segment / MEMORY.segment)
     options |= training.text_options(sizes)
     options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)

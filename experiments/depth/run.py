@@ -13,7 +13,10 @@ from experiments.results import load_records
 from txl_lightning.data.corpora import ENWIK8, place_file
 from txl_lightning.data.sources import DataConfig
 
-PREFIX, STEPS, SEGMENT, ROWS = 4_154_064, 1500, 64, 16
+PREFIX = 4_154_064
+STEPS = 1500
+SEGMENT = 64
+ROWS = 16
 OPTIONS = common.MUON | common.flatten(
     {
         "model.net": {"n_head": 4, "d_model": 128, "norm": "pre"},
@@ -28,7 +31,8 @@ KINDS = {
     "8": {"model.net.n_layer": 8, "model.net.mem_len": 0},
     "12": {"model.net.n_layer": 12, "model.net.mem_len": 0},
 }
-FIRST_RATE, TUNING_SEED = 6e-3, 0
+FIRST_RATE = 6e-3
+TUNING_SEED = 0
 SEEDS = (1, 2, 3, 4, 5)
 READINGS = {
     "memory": {"mem_len": 128, "tgt_len": SEGMENT},
@@ -84,7 +88,8 @@ def choose_rate(args: Namespace, kind: str) -> dict[str, Any]:
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text by the way it is read."""
     records = load_records(args.out)
-    rate, seconds = records[f"rate {name_net(kind)}"]["rate"], records["pace"]["step_seconds"]
+    rate = records[f"rate {name_net(kind)}"]["rate"]
+    seconds = records["pace"]["step_seconds"]
     longer = seconds["4, memory"] / seconds["4"] if "more updates" in kind else 1.0
     run = train_kind(args, kind, seed, round(STEPS * longer), rate)
     ways = ["memory"] if "memory" in kind else ["segments", "window", "cached"]

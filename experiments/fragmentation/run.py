@@ -15,8 +15,10 @@ SIZES = Sizes(vocab="bytes", n_token=256, steps=1500)
 MUON = {"model.optim": {"name": "muon", "lr": 6e-3, "muon_lr": 12e-3}}
 SEEDS = tuple(range(1, 11))
 READINGS = ("memory", "alone", "window", "cached")
-SEGMENTS, PARTS = 1024, 3
-"""Number of scored segments, and of parts of the test text; a seed uses one part."""
+SEGMENTS = 1024
+"""Number of scored segments."""
+PARTS = 3
+"""Number of parts of the test text; a seed uses one."""
 ROWS_AT_ONCE = 32
 
 

@@ -39,7 +39,10 @@ class Case:
 
     def make_inputs(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Draw q, k, values and terms for four rows and three heads, on the CPU."""
-        L, S, H, K = self.tgt_len, self.mem_len + self.tgt_len, 3, self.d_head
+        L = self.tgt_len
+        S = self.mem_len + self.tgt_len
+        H = 3
+        K = self.d_head
         shapes = {"q": (4, L, H, K), "k": (4, S, H, K), "value": (4, S, H, K)}
         by_term = {"r": (S + 1, H, K), "u": (H, K), "v": (H, K), "b": (S + 1, H)}
         shapes |= {name: by_term[name] for name in self.terms}
@@ -51,7 +54,8 @@ class Case:
 
     def make_mask(self) -> Tensor:
         """Return the mask of a full, a half-full, an empty memory, and of a text that begins."""
-        M, place_L = self.mem_len, torch.arange(self.tgt_len)
+        M = self.mem_len
+        place_L = torch.arange(self.tgt_len)
         filled_B = torch.tensor([M, M // 2, 0, min(M, 3)])
         memory = Memory(torch.zeros(1, 4, M, 1), filled_B, same_length=self.same_length)
         since_L = place_L - self.tgt_len // 2
@@ -107,7 +111,8 @@ def make_leaves(inputs: dict[str, Tensor], to: torch.dtype | str) -> dict[str, T
 
 def differences(attend: Attend, case: Case, dtype: torch.dtype, device: str) -> dict[str, float]:
     """Compare with the reference in float64 on the CPU."""
-    inputs, mask_BLS = case.make_inputs(dtype), case.make_mask()
+    inputs = case.make_inputs(dtype)
+    mask_BLS = case.make_mask()
     exact = make_leaves(inputs, torch.float64)
     expected = with_gradients(compute(reference.attend, exact, mask_BLS), exact)
     leaves = make_leaves(inputs, device)
@@ -118,7 +123,8 @@ def differences(attend: Attend, case: Case, dtype: torch.dtype, device: str) -> 
 
 def differences_when_dropped(attend: Attend, dtype: torch.dtype, device: str) -> dict[str, float]:
     """Compare with the reference whose weights are dropped by hand where the kernel drops them."""
-    inputs, mask_BLS = DROPPED.make_inputs(dtype), DROPPED.make_mask()
+    inputs = DROPPED.make_inputs(dtype)
+    mask_BLS = DROPPED.make_mask()
     one_hot = torch.eye(DROPPED.d_head, dtype=dtype)[None, :, None].expand_as(inputs["value"])
     leaves, reading = (make_leaves(x, device) for x in (inputs, inputs | {"value": one_hot}))
     torch.manual_seed(1)

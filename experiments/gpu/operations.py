@@ -37,7 +37,10 @@ def count_operations(case: Case) -> float:
 def count_projections(case: Case) -> float:
     """Return those of a layer's q, k, v, r and o, and of its feed-forward network."""
     config = case.config
-    B, L, D, F = case.rows, case.tgt_len, config.d_model, config.inner_width
+    B = case.rows
+    L = case.tgt_len
+    D = config.d_model
+    F = config.inner_width
     X = config.n_head * config.head_width
     S = L + case.mem_len
     T = S + 1
@@ -59,7 +62,8 @@ def count_scores(case: Case) -> float:
 
 def count_head(case: Case) -> float:
     """Return those of the softmax, forward; of clusters with the shares of log-uniform ids."""
-    n_token, cutoffs = case.config.n_token, case.config.cutoffs
+    n_token = case.config.n_token
+    cutoffs = case.config.cutoffs
     tokens = case.rows * case.tgt_len
     edges = [0, *cutoffs, n_token]
     sizes = [end - start for start, end in pairwise(edges)]

@@ -27,13 +27,15 @@ PUBLISHED = {
 }  # fmt: skip
 """Networks of configs/, and what is changed of their batches."""
 BASE = "paper/enwik8_base"
-WORDS, BYTES = 267_735, 256  # sizes of their vocabularies
+WORDS = 267_735  # of a vocabulary of words
+BYTES = 256
 
 
 def load_published(name: str, smoke: bool) -> Case:
     """Return the network and the batches of a config; for a smoke test, tiny ones."""
     run = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text())
-    sizes, data = run["model"]["net"], run["data"] | PUBLISHED[name]
+    sizes = run["model"]["net"]
+    data = run["data"] | PUBLISHED[name]
     sizes["n_token"] = WORDS if "wt103" in name else BYTES
     mem_len = sizes.pop("mem_len")
     case = Case(name, sizes, data["batch_size"], data["tgt_len"], mem_len, trains=True)
@@ -72,7 +74,8 @@ def measure_costs(smoke: bool, ends_at: float) -> Findings:
     target = torch.empty_like(source)
     best = min(seconds_of(lambda: target.copy_(source)) for _ in range(rounds))
     yield {"copy, bytes read and written per second": 2 * source.nbytes / best}
-    small, count = torch.ones(9, device=DEVICE), 1000
+    small = torch.ones(9, device=DEVICE)
+    count = 1000
     best = min(host_seconds_of(lambda: [small + small for _ in range(count)]) for _ in range(9))
     yield {"seconds per launch": best / count}
 
@@ -104,7 +107,8 @@ def make_network(case: Case, kernel: str = "sdpa") -> TransformerXL:
 
 def make_step(case: Case, kernel: str = "sdpa", compiles: bool = False) -> Callable[[], Tensor]:
     """Return a function that takes a training step under bf16 autocast, and returns the loss."""
-    net, memory = make_network(case, kernel).train(), None
+    net = make_network(case, kernel).train()
+    memory = None
     if compiles:
         # Here, because importing Lightning takes half a minute where transformers is installed.
         from txl_lightning.training.segments import compile_in_place
@@ -148,7 +152,8 @@ def update_with(
     # Log-uniform ids, as frequent as Zipf says, matter to an adaptive softmax.
     n_token = case.config.n_token
     ids_BT = (n_token ** torch.rand(case.rows, case.tgt_len + 1)).long().clamp(max=n_token - 1)
-    tokens_BL, targets_BL = ids_BT[:, :-1].to(DEVICE), ids_BT[:, 1:]
+    tokens_BL = ids_BT[:, :-1].to(DEVICE)
+    targets_BL = ids_BT[:, 1:]
     if n_token == BYTES:
         targets_BL = targets_BL.to(DEVICE)
 
@@ -196,7 +201,8 @@ def measure_inference(smoke: bool, ends_at: float) -> Findings:
 @torch.inference_mode()
 def time_reading(case: Case, seconds: float) -> dict[str, Any]:
     net = make_network(case).eval().to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
-    reader, memory = make_reader(net), None
+    reader = make_reader(net)
+    memory = None
     tokens_BL = torch.randint(BYTES, (case.rows, case.tgt_len), device=DEVICE)
 
     def read() -> Tensor:

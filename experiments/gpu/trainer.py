@@ -62,7 +62,8 @@ class Clock(Callback):
 
 def time_training(config: str, smoke: bool, compile: bool = False, **settings: Any) -> dict:
     """Return the speed of some steps on random letters after the first third of them."""
-    case, steps = load_published(config, smoke), 6 if smoke else 60
+    case = load_published(config, smoke)
+    steps = 6 if smoke else 60
     clock = Clock(steps)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "letters.txt"

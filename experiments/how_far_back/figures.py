@@ -10,7 +10,8 @@ from experiments.results import Records
 
 GUESSING = 100 / VALUES
 MEMORYLESS = "trained with a memory of 0"
-SAME_SHARE, SAME_NATS = 5, 0.01  # percent of the values; nats of a token
+SAME_SHARE = 5  # percent of the values
+SAME_NATS = 0.01  # nats of a token
 CURVES = {
     ("passages memory", "as trained"): "memory of 128 as trained",
     ("passages memory", "512"): "memory of 512",
@@ -74,7 +75,8 @@ def draw(records: Records, folder: Path) -> None:
     labels |= {"ylabel": f"values recalled (%; by guessing {GUESSING:g})"}
     results.draw_lines(folder / "values.png", "Values recalled by distance", values, 8, 4, **labels)
     labels = {"xlabel": "tokens between the passages", "ylabel": "nats saved per token"}
-    path, title = folder / "passages.png", "A passage that comes again"
+    path = folder / "passages.png"
+    title = "A passage that comes again"
     results.draw_lines(path, title, collect_passages(records), **labels)
 
 

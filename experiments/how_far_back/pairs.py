@@ -12,11 +12,13 @@ import numpy as np
 
 from txl_lightning.files import write_text
 
-KEYS, VALUES, LONGEST = 250, 8, 192
-"""Keys, values, and the longest distance of a repeated key in pairs; it is less than KEYS."""
+KEYS = 250
+VALUES = 8
+LONGEST = 192  # pairs from a key to where it was before; less than KEYS
 EASIEST = 8
 FRESH = 0.3  # share of pairs whose key gets a new value
-FIRST_KEY, FIRST_VALUE = 0x4E00, ord("a")  # characters of keys and values
+FIRST_KEY = 0x4E00  # a character
+FIRST_VALUE = ord("a")
 
 
 def write_pairs(paths: Sequence[Path], seed: int, lengths: Iterable[Sequence[int]]) -> None:
@@ -36,7 +38,8 @@ def draw_pairs(rng: np.random.Generator, count: int, easy: int = 0) -> list[tupl
     Over the first `easy` pairs, the longest distance grows from EASIEST to LONGEST. A key gets a
     new value only after LONGEST pairs, there, too: no far key ever has two values.
     """
-    pairs, last = [], {}
+    pairs = []
+    last = {}
     while len(pairs) < count:
         here = len(pairs)
         longest = EASIEST * (LONGEST / EASIEST) ** min(1, here / easy) if easy else LONGEST
@@ -62,7 +65,9 @@ def find_distances(text: str, n_row: int) -> np.ndarray:
     A key that repeats after more than LONGEST pairs has a new value. 0, too, where the last value
     is in another of the `n_row` rows in which the text is read.
     """
-    distance_N, last, row_len = np.zeros(len(text), np.int64), {}, len(text) // n_row
+    distance_N = np.zeros(len(text), np.int64)
+    last = {}
+    row_len = len(text) // n_row
     for place in range(1, len(text), 2):
         key = text[place - 1]
         away = place - last.get(key, -2 * LONGEST - 2)

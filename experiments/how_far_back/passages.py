@@ -12,11 +12,14 @@ import numpy as np
 from experiments import common
 from txl_lightning import TransformerXL
 
-MEMORY, SEGMENT = 128, 64
+MEMORY = 128
+SEGMENT = 64
 KINDS = {"passages memory": {}, "passages alone": {"model.net.mem_len": 0}}
 OPTIONS = common.QUICKSTART | common.plan_steps(2000)
 GAPS = (0, 64, 128, 192, 256, 384, 512, 1024)
-ROWS, PASSAGE, BEFORE = 96, 32, 64
+ROWS = 96
+PASSAGE = 32
+BEFORE = 64
 TRAINED = {"mem_len": MEMORY, "tgt_len": SEGMENT}
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "passages memory": {"as trained": TRAINED, "512": TRAINED | {"mem_len": 512}},
@@ -29,7 +32,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return nats of the second passage, and of the control, by way of reading and gap."""
     options = OPTIONS | KINDS[kind] | (common.FAST if args.fast else {})
     run = common.train(args, f"{kind} {seed}", seed, options)
-    gaps, ids_T = GAPS[: 2 if args.fast else None], run.store.ids("test")
+    gaps = GAPS[: 2 if args.fast else None]
+    ids_T = run.store.ids("test")
     nats = {
         name: {str(gap): score_copies(run.net, ids_T, gap, seed, how) for gap in gaps}
         for name, how in WAYS[kind].items()
@@ -51,11 +55,13 @@ def make_rows(ids_T: np.ndarray, gap: int, seed: int) -> tuple[np.ndarray, np.nd
     Of each row: text before a passage, the passage or another, code of `gap` tokens from the second
     half of the text, and the passage. The code next to the last passage is the same for all gaps.
     """
-    generator, half = np.random.default_rng(seed), len(ids_T) // 2
+    generator = np.random.default_rng(seed)
+    half = len(ids_T) // 2
     first_B, other_B = generator.integers(BEFORE, half - PASSAGE, (2, ROWS))
     end_B = generator.integers(half + max(GAPS), len(ids_T), ROWS)
     passage_BP, other_BP = (take(ids_T, start_B, PASSAGE) for start_B in (first_B, other_B))
-    before_BT, code_BT = take(ids_T, first_B - BEFORE, BEFORE), take(ids_T, end_B - gap, gap)
+    before_BT = take(ids_T, first_B - BEFORE, BEFORE)
+    code_BT = take(ids_T, end_B - gap, gap)
     copy_BT, control_BT = (
         np.concatenate([before_BT, shown_BP, code_BT, passage_BP], axis=1)
         for shown_BP in (passage_BP, other_BP)

@@ -26,7 +26,8 @@ VALUES = {f"values {mem_len}": mem_len for mem_len in (0, 32, 128, 512)}
 SIZES = Sizes(n_layer=2, d_model=64, n_head=4, n_token=258, segment=32, batch_size=32, steps=2000)
 MUON = {"model.optim": {"name": "muon", "lr": 3e-3, "muon_lr": 9e-3}}
 """As in configs/tasks/recall.yaml."""
-VALIDATIONS, TEST_PAIRS = 20, 40_000
+VALIDATIONS = 20
+TEST_PAIRS = 40_000
 
 
 def main() -> None:
@@ -61,7 +62,8 @@ def choose_options(sizes: Sizes, seed: int, mem_len: int) -> dict[str, Any]:
 def write_texts(folder: Path, seed: int, sizes: Sizes) -> list[str]:
     """Return the paths of a seed's texts of each split; they are written if one is missing."""
     pairs_of_row = sizes.steps * sizes.segment // 2
-    val, test = sizes.segment * sizes.batch_size * 10 + 100, TEST_PAIRS
+    val = sizes.segment * sizes.batch_size * 10 + 100
+    test = TEST_PAIRS
     lengths = {"train": [pairs_of_row] * sizes.batch_size, "val": [val], "test": [test]}
     paths = [folder / f"{split}.txt" for split in lengths]
     if not all(path.is_file() for path in paths):
@@ -83,8 +85,11 @@ def average_by_distance(distance_N: np.ndarray, right_N: np.ndarray) -> list[dic
 @torch.inference_mode()
 def find_right_tokens(model: TransformerXL, ids: np.ndarray, sizes: Sizes) -> np.ndarray:
     """Return right_N: the most probable token is that of the text (of a row's first: False)."""
-    stream, reader = Stream.from_tokens(ids, sizes.batch_size, sizes.segment), CachedReader(model)
-    memory, start, right_N = reader.empty_memory(sizes.batch_size), 0, np.zeros(len(ids), bool)
+    stream = Stream.from_tokens(ids, sizes.batch_size, sizes.segment)
+    reader = CachedReader(model)
+    memory = reader.empty_memory(sizes.batch_size)
+    start = 0
+    right_N = np.zeros(len(ids), bool)
     first_B1 = stream.row_len * np.arange(sizes.batch_size)[:, None]
     for segment in stream:
         _, right_BL, memory = score_answers(reader, segment, memory)

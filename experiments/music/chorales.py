@@ -19,8 +19,9 @@ import symusic
 from miditok import REMI, TokenizerConfig
 from music21 import corpus, repeat
 
-PITCHES, STEPS, LONGEST = (36, 84), 4, 8
-"""Range of MIDI pitches; steps of a beat; beats of the longest note."""
+PITCHES = (36, 84)  # of MIDI
+STEPS = 4  # of a beat
+LONGEST = 8  # beats of a note
 SUFFIXES = {".mxl", ".xml", ".krn"}
 SPLITS = {0: "test", 5: "val"}  # by the last digit of a piece's number
 CONFIG = TokenizerConfig(
@@ -31,7 +32,8 @@ CONFIG = TokenizerConfig(
 
 def prepare(folder: Path) -> None:
     paths = sorted(path for path in corpus.getComposer("bach") if path.suffix in SUFFIXES)
-    tokenizer, pieces = REMI(CONFIG), [read_piece(path) for path in paths]
+    tokenizer = REMI(CONFIG)
+    pieces = [read_piece(path) for path in paths]
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name, _ in sorted(tokenizer.vocab.items(), key=lambda item: item[1])]
     (folder / "names.json").write_text(json.dumps(names))

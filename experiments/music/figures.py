@@ -1,9 +1,12 @@
 """Tables and figure of chorales, from results.json alone."""
 
-from experiments.results import Readings
+from experiments.results import Reading, Readings
 
-OURS, ZERO = ("memory", "memory"), ("memory", "zero memory")
-ALONE, WINDOW, CACHED = (("alone", way) for way in ("segments", "window", "cached"))
+OURS = Reading("memory", "memory")
+ZERO = Reading("memory", "zero memory")
+ALONE = Reading("alone", "segments")
+WINDOW = Reading("alone", "window")
+CACHED = Reading("alone", "cached")
 NAMES = {
     OURS: "memory of 256",
     ZERO: "the same with zero memory at evaluation",
@@ -18,5 +21,12 @@ CONTRASTS = {
     "sliding window against reading in segments": (WINDOW, ALONE),
     "sliding window from kept keys against computed again": (CACHED, WINDOW),
 }
-PANELS = {"Bach chorales": NAMES}
-FIGURES = Readings("nats_per_note", "nats per note", 0.01, NAMES, CONTRASTS, "music", PANELS)
+FIGURES = Readings(
+    key="nats_per_note",
+    unit="nats per note",
+    margin=0.01,
+    names=NAMES,
+    contrasts=CONTRASTS,
+    picture="music",
+    panels={"Bach chorales": NAMES},
+)

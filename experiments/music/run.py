@@ -14,7 +14,10 @@ from experiments import common
 from txl_lightning import stream_nats
 from txl_lightning.errors import DataError
 
-MEMORY, SEGMENT, ROWS, STEPS = 256, 64, 16, 1500
+MEMORY = 256
+SEGMENT = 64
+ROWS = 16
+STEPS = 1500
 KINDS = {"memory": {"model.net.mem_len": MEMORY}, "alone": {"model.net.mem_len": 0}}
 OPTIONS = {
     **common.QUICKSTART,
@@ -66,8 +69,10 @@ def load_names(folder: Path) -> list[str]:
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return nats per note of the test pieces by way of reading."""
-    run, names = train(args, kind, seed), load_names(args.ids)
-    ids_T, starts = run.store.ids("test"), [*run.store.text("test").starts]
+    run = train(args, kind, seed)
+    names = load_names(args.ids)
+    ids_T = run.store.ids("test")
+    starts = [*run.store.text("test").starts]
     pieces = np.split(np.asarray(ids_T), starts[1:])[: 2 if args.fast else None]
     nats = {name: measure_nats(run.net, pieces, names, how) for name, how in WAYS[kind].items()}
     fields = {"kind": kind, "seed": seed, "nats_per_note": nats}

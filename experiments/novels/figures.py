@@ -16,7 +16,8 @@ READINGS = {
 }
 """Of the network without memory."""
 TRAINED = "plain 64"
-SAME_GAIN, SAME_LENGTH = 0.005, 0.002  # nats that count as no difference
+SAME_GAIN = 0.005  # nats that count as no difference
+SAME_LENGTH = 0.002
 NAMES = {
     ("memory", TRAINED): "memory of 64",
     **{("alone", way): name for way, name in READINGS.items()},
@@ -65,7 +66,8 @@ def draw(records: Records, folder: Path) -> None:
         for way, name in READINGS.items()
     }
     labels = {"xlabel": "tokens of training (millions)", "ylabel": "nats saved per token"}
-    path, title = folder / "novels.png", "What memory saves on novels"
+    path = folder / "novels.png"
+    title = "What memory saves on novels"
     results.draw_lines(path, title, lines, 7, 4, ylim=(0, None), **labels)
 
 
@@ -89,8 +91,10 @@ def subtract_books(first: ByBook, second: ByBook) -> ByBook:
 def list_contrasts(records: Records) -> list[Contrast]:
     if not (every := list_millions(records)):
         return []
-    first, last = every[0], every[-1]
-    name, without = f"{last:g} million tokens", "memory against trained without memory"
+    first = every[0]
+    last = every[-1]
+    name = f"{last:g} million tokens"
+    without = "memory against trained without memory"
     better, start = (save(records, millions, "chosen") for millions in (last, first))
     trained, chosen = (collect(records, "memory", last, way) for way in (TRAINED, "chosen"))
     longer = f"{name}: length chosen on other books against the 64 of training"

@@ -13,7 +13,10 @@ from experiments import common
 from experiments.novels.texts import find_novels
 from txl_lightning import TransformerXL
 
-SEGMENT, ROWS, BOOK_TOKENS, BEFORE = 64, 16, 12_000, 1024
+SEGMENT = 64
+ROWS = 16
+BOOK_TOKENS = 12_000
+BEFORE = 1024
 CLAMP = 2 * SEGMENT - 1
 KINDS = {"memory": {"model.net.mem_len": SEGMENT}, "alone": {"model.net.mem_len": 0}}
 MILLIONS = (1.0, 2.0, 4.0, 14.0)
@@ -64,7 +67,8 @@ def measure(args: Namespace, kind: str, millions: float, seed: int) -> dict[str,
 
 def find_books(run: common.TrainedRun, split: str, fast: bool) -> np.ndarray:
     """Return ids_BT: the tokens of each book of a split from its tenth part on."""
-    ids, n_token = run.store.ids(split), 300 if fast else BEFORE + BOOK_TOKENS
+    ids = run.store.ids(split)
+    n_token = 300 if fast else BEFORE + BOOK_TOKENS
     books = [ids] if fast else np.split(ids, [*run.store.text(split).starts][1:])
     firsts = [(book, len(book) // 10) for book in books if len(book) > n_token]
     return np.stack([book[first : first + n_token] for book, first in firsts])
@@ -89,7 +93,8 @@ def score_books(
     model: TransformerXL, ids_BT: np.ndarray, ways: dict[str, dict[str, Any]], fast: bool
 ) -> dict[str, list[float]]:
     """Return the mean nats of the same tokens of each book, by the way they are read."""
-    before, nats = 128 if fast else BEFORE, {}
+    before = 128 if fast else BEFORE
+    nats = {}
     for name in list(ways)[: 4 if fast else None]:
         nats_BT = common.read_rows(model, ids_BT, before, **ways[name])
         nats[name] = nats_BT.mean(dim=1).tolist()

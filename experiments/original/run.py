@@ -21,7 +21,11 @@ from txl_lightning import CorpusDataModule, TransformerXLConfig
 from txl_lightning.model import find_device
 
 KINDS = ("ours", "original")
-SEGMENT, ROWS, STEPS, RATE, CLIP = 64, 16, 2930, 5e-4, 0.25
+SEGMENT = 64
+ROWS = 16
+STEPS = 2930
+RATE = 5e-4
+CLIP = 0.25
 NET = {"n_layer": 6, "n_head": 8, "d_model": 256, "d_head": 32, "d_inner": 1024, "d_embed": 256}
 NET |= {"mem_len": 64, "dropout": 0.1, "cutoffs": [2000, 10000], "div_val": 1}
 DATA = {"corpus": "wikitext2", "tgt_len": SEGMENT, "batch_size": ROWS}
@@ -105,11 +109,14 @@ def score_original(net: nn.Module, data: CorpusDataModule, most: int | None) -> 
     device = find_device(net)
     ids = torch.from_numpy(data.store.ids("test")[:most].astype("int64")).to(device)
     rows_BT = ids[: len(ids) // ROWS * ROWS].view(ROWS, -1)
-    total, count, memory = 0.0, 0, ()
+    total = 0.0
+    count = 0
+    memory = ()
     net.eval()
     for start in range(0, rows_BT.size(1) - 1, SEGMENT):
         part_BL = rows_BT[:, start : start + SEGMENT + 1]
-        tokens_LB, targets_LB = part_BL[:, :-1].T, part_BL[:, 1:].T
+        tokens_LB = part_BL[:, :-1].T
+        targets_LB = part_BL[:, 1:].T
         nats_LB, *memory = net(tokens_LB.contiguous(), targets_LB.contiguous(), *memory)
         total += nats_LB.double().sum().item()
         count += nats_LB.numel()

@@ -22,7 +22,8 @@ def list_tables(records: results.Records) -> list[results.Rows]:
 def draw(records: results.Records, folder: Path) -> None:
     runs = {name: results.select(records, kind=kind) for kind, name in NETWORKS.items()}
     labels = {"xlabel": "minutes of training", "ylabel": "bits per byte of the validation text"}
-    path, title = folder / "other_networks.png", "Python source, 2.5 minutes"
+    path = folder / "other_networks.png"
+    title = "Python source, 2.5 minutes"
     results.draw_curves(path, title, runs, "val/bits_per_byte", count_minutes, **labels)
 
 

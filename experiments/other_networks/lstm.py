@@ -60,7 +60,8 @@ class State(NamedTuple):
 class LSTM(nn.Module):
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
-        self.config, D = config, config.width
+        self.config = config
+        D = config.width
         sizes = {"n_token": config.n_token, "d_model": D, "cutoffs": config.cutoffs}
         self.embedding, self.head = embedding_and_head(TransformerXLConfig(n_head=1, **sizes))
         # As linear maps, which Muon knows: of inputs and of states, for each layer.
@@ -70,7 +71,8 @@ class LSTM(nn.Module):
             nn.init.normal_(table_VD, std=D**-0.5)
 
     def empty_memory(self, batch_size, lengths=None):
-        config, bias = self.config, self.maps[0].bias
+        config = self.config
+        bias = self.maps[0].bias
         zero_NBD = bias.new_zeros(config.n_layer, batch_size, config.width)
         mem_len = lengths.resolve(config).mem_len if lengths else config.mem_len
         return State(zero_NBD, zero_NBD, mem_len)
@@ -85,14 +87,17 @@ class LSTM(nn.Module):
 
     def encode(self, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
         *state, mem_len = memory or self.empty_memory(len(tokens_BL))
-        h_LBD, kept, parts = self.drop(self.embedding(tokens_BL.T)), state, []
+        h_LBD = self.drop(self.embedding(tokens_BL.T))
+        kept = state
+        parts = []
         is_new_BL = torch.zeros_like(tokens_BL).bool() if doc_pos_BL is None else doc_pos_BL == 0
         # Cut where a document begins in any row, and where memory ends.
         cuts = {0, len(h_LBD) - n_reread, len(h_LBD), *is_new_BL.any(0).nonzero()[:, 0].tolist()}
         for start, stop in pairwise(sorted(cuts)):
             state = tuple(each.masked_fill(is_new_BL[:, start, None], 0) for each in state)
             out_LBD, state = self.run_layers(h_LBD[start:stop], state)
-            kept, parts = state if stop == len(h_LBD) - n_reread else kept, [*parts, out_LBD]
+            kept = state if stop == len(h_LBD) - n_reread else kept
+            parts = [*parts, out_LBD]
         h_BLD = self.drop(torch.cat(parts)).transpose(0, 1)
         return h_BLD, State(*(each.detach() * (mem_len > 0) for each in kept), mem_len)
 

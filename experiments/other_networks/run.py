@@ -7,7 +7,8 @@ from experiments import common, pace
 from txl_lightning.files import load_yaml
 from txl_lightning.imports import allow_imports
 
-CONFIG, MINUTES = "configs/quickstart.yaml", 2.5
+CONFIG = "configs/quickstart.yaml"
+MINUTES = 2.5
 KINDS = {
     "text-xl": {},
     "text-lstm": {

@@ -1,9 +1,13 @@
 """Tables and figure of the quickstart's memory, from results.json alone."""
 
-from experiments.results import Readings
+from experiments.results import Reading, Readings
 
-OURS, TWICE, ZERO = (("memory", f"mem_len {n}") for n in (128, 256, 0))
-ALONE, WINDOW, CACHED = (("alone", way) for way in ("mem_len 0", "window", "cached"))
+OURS = Reading("memory", "mem_len 128")
+TWICE = Reading("memory", "mem_len 256")
+ZERO = Reading("memory", "mem_len 0")
+ALONE = Reading("alone", "mem_len 0")
+WINDOW = Reading("alone", "window")
+CACHED = Reading("alone", "cached")
 NAMES = {
     OURS: "memory of 128",
     TWICE: "the same with a memory of 256",
@@ -20,5 +24,12 @@ CONTRASTS = {
     "sliding window against reading in segments": (WINDOW, ALONE),
     "sliding window from kept keys against computed again": (CACHED, WINDOW),
 }
-PANELS = {"Python source": NAMES}
-FIGURES = Readings("bits_per_byte", "bits per byte", 0.01, NAMES, CONTRASTS, "quickstart", PANELS)
+FIGURES = Readings(
+    key="bits_per_byte",
+    unit="bits per byte",
+    margin=0.01,
+    names=NAMES,
+    contrasts=CONTRASTS,
+    picture="quickstart",
+    panels={"Python source": NAMES},
+)

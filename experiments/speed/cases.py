@@ -45,15 +45,19 @@ class Case:
     def shrink(self) -> "Case":
         """Return a case of the same kind that takes milliseconds."""
         clamp = {"clamp_len": 8} if "clamp_len" in self.sizes else {}
-        sizes, tgt_len = self.sizes | TINY | clamp, min(self.tgt_len, 8)
+        sizes = self.sizes | TINY | clamp
+        tgt_len = min(self.tgt_len, 8)
         return replace(self, sizes=sizes, rows=2, tgt_len=tgt_len, mem_len=16)
 
 
 def quickstart_case() -> Case:
     config = yaml.safe_load(QUICKSTART.read_text())
-    data, sizes = config["data"], dict(config["model"]["net"])
-    mem_len, sizes["n_token"] = sizes.pop("mem_len"), data["subwords"]["n_token"]
-    rows, tgt_len = data["batch_size"], data["tgt_len"]
+    data = config["data"]
+    sizes = dict(config["model"]["net"])
+    mem_len = sizes.pop("mem_len")
+    sizes["n_token"] = data["subwords"]["n_token"]
+    rows = data["batch_size"]
+    tgt_len = data["tgt_len"]
     return Case("train-quickstart", sizes, rows, tgt_len, mem_len, trains=True)
 
 

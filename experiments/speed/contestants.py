@@ -64,7 +64,8 @@ class HuggingFace:
     """TransfoXL of transformers 4.57.6; labels are not used, because it would shift them."""
 
     def __init__(self, case: Case) -> None:
-        theirs, net = import_module(TRANSFO_XL), our_network(case)
+        theirs = import_module(TRANSFO_XL)
+        net = our_network(case)
         torch.Tensor.type_as = type_as
         config = theirs.TransfoXLConfig(**config_to_huggingface(net.config))
         self.net = theirs.TransfoXLLMHeadModel(config)
@@ -122,7 +123,8 @@ class XTransformers:
     """x-transformers' recurrence, with the positions that it allows there."""
 
     def __init__(self, case: Case) -> None:
-        theirs, config = import_module("x_transformers"), case.config
+        theirs = import_module("x_transformers")
+        config = case.config
         layers = theirs.Decoder(
             dim=config.d_model,
             depth=config.n_layer,
@@ -145,7 +147,8 @@ class Labml:
 
     def __init__(self, case: Case) -> None:
         theirs = import_module("labml_nn.transformers.xl")
-        config, self.mem_len = case.config, case.mem_len
+        config = case.config
+        self.mem_len = case.mem_len
         D = config.d_model
         attention = theirs.RelativeMultiHeadAttention(config.n_head, D, 0.0)
         layer = theirs.TransformerXLLayer(
@@ -161,7 +164,8 @@ class Labml:
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         embedding, layers, head = self.net
-        L, M = tokens_BL.size(1), len(self.memory[0]) if self.memory else 0
+        L = tokens_BL.size(1)
+        M = len(self.memory[0]) if self.memory else 0
         mask_LS1 = torch.ones(L, M + L, dtype=torch.bool).tril(M)[..., None]
         h_LBD, states = layers(embedding(tokens_BL.t()), self.memory, mask_LS1)
         old = self.memory or [states[0][:0]] * len(states)

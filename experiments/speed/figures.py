@@ -42,7 +42,8 @@ def draw_bench(path: Path, picture: Path) -> None:
 
 
 def describe_case(case: dict[str, Any]) -> str:
-    sizes, disturbed = case["sizes"], " (disturbed)" if case["spoilt"] else ""
+    sizes = case["sizes"]
+    disturbed = " (disturbed)" if case["spoilt"] else ""
     network = f"{sizes['n_layer']} layers of {sizes['d_model']}"
     lengths = f"{case['rows']} x {case['tgt_len']} tokens, memory of {case['mem_len']:,}"
     return f"{case['kind']}: {network}, {lengths}{disturbed}"

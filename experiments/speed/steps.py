@@ -15,11 +15,14 @@ from experiments.speed.contestants import FILLING
 from txl_lightning.model.config import describe_config
 
 SAME_NATS = 1e-4  # nats of the same weights differ by less
-SPOILT_MEDIAN, SPOILT_LOAD = 1.5, 1.0
-"""Other work spoilt a case where half of the steps take so many times as long as the fastest, or
-where the machine's load was above so much before."""
-TURN_S, TURN_STEPS = 0.25, 20
-"""A turn is one step, or as many as take so long, up to a number."""
+SPOILT_MEDIAN = 1.5
+"""Other work spoilt a case where half of the steps take so many times as long as the fastest."""
+SPOILT_LOAD = 1.0
+"""It also spoilt a case where the machine's load was above this before."""
+TURN_S = 0.25
+"""A turn is one step, or as many as take so many seconds."""
+TURN_STEPS = 20
+"""Most steps of a turn."""
 Seconds = Mapping[str, list[float]]
 """Of each step, by contestant."""
 

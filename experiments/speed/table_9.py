@@ -34,7 +34,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     network = "smoke.yaml" if args.fast else "paper/enwik8_base.yaml"
     config = load_yaml((CONFIGS / network).read_text())["model"]["net"]
-    model, sizes = make_config(config).build().eval(), FAST if args.fast else SIZES
+    model = make_config(config).build().eval()
+    sizes = FAST if args.fast else SIZES
     rounds = [{"rows": compare_with_window(model, **sizes)} for _ in range(args.rounds)]
     print(format_rounds(rounds))
     write_results(args, "table-9", {"rounds": rounds}, draw_rounds)
@@ -42,7 +43,8 @@ def main() -> None:
 
 def time_segments(model: Network, attention_len: int, tgt_len: int) -> Iterator[float]:
     """Yield the seconds of each further tgt_len tokens, after a memory of attention_len."""
-    reader, generator = make_reader(model), torch.Generator().manual_seed(0)
+    reader = make_reader(model)
+    generator = torch.Generator().manual_seed(0)
     memory = reader.empty_memory(1, EvalLengths(attention_len))
     for start in range(0, attention_len, FILL_LEN):
         shape = (1, min(FILL_LEN, attention_len - start))
@@ -56,7 +58,8 @@ def time_segments(model: Network, attention_len: int, tgt_len: int) -> Iterator[
 
 def time_windows(model: Network, attention_len: int) -> Iterator[float]:
     """Yield the seconds of each prediction of one token from a new window of attention_len."""
-    reader, generator = make_reader(model), torch.Generator().manual_seed(0)
+    reader = make_reader(model)
+    generator = torch.Generator().manual_seed(0)
     while True:
         window_1L = draw_tokens(model, (1, attention_len), generator)
         start = read_clock()
@@ -80,7 +83,8 @@ def compare_with_window(
     """
     n_segment = -(-segments // positions)
     timers = [(time_segments(model, n, tgt_len), time_windows(model, n)) for n in lengths]
-    rounds, rows = [], []
+    rounds = []
+    rows = []
     for _ in range(positions + 1):
         rounds.append([(list(islice(each, n_segment)), next(window)) for each, window in timers])
     # The first round is a warm-up.

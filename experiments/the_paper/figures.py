@@ -15,7 +15,8 @@ Comparisons = Mapping[str, tuple[str, str]]
 READINGS = {"best": "best length", "segments": "in segments"}
 SHUFFLED = {"shuffled memory": (25.2,), "shuffled alone": (27.1,)}
 """The paper's perplexities of Table 7."""
-AGAINST_NONE, POSITIONS = "recurrence against none", "the paper's positions against Shaw's"
+AGAINST_NONE = "recurrence against none"
+POSITIONS = "the paper's positions against Shaw's"
 COMPARISONS: Comparisons = {
     AGAINST_NONE: ("memory", "alone"),
     f"{AGAINST_NONE} with Shaw's positions": ("shaw memory", "shaw alone"),

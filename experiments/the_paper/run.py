@@ -27,7 +27,8 @@ def choose_rate(args: Namespace, row: Row) -> dict[str, Any]:
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return the perplexities of a kind, read as trained and with the best attention length."""
-    how, sizes = KINDS[kind], training.pick_sizes(args)
+    how = KINDS[kind]
+    sizes = training.pick_sizes(args)
     rate = load_records(args.out)[f"rate {how.row.name}"]["rate"]
     run = training.train_kind(args, kind, seed, rate)
     length = training.segment_len(how.row, sizes)

@@ -31,7 +31,8 @@ def pick_sizes(args: Namespace) -> Sizes:
 
 def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.TrainedRun:
     """Return the run of a kind; shuffled lines have the vocabulary of the text in order."""
-    how, text = KINDS[kind], text_options(pick_sizes(args))
+    how = KINDS[kind]
+    text = text_options(pick_sizes(args))
     if how.is_shuffled:
         # Any run of the text in order.
         ordered = train_at_rate(args, how.row, FIRST_RATE)
@@ -43,7 +44,8 @@ def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.Tra
 
 def train_at_rate(args: Namespace, row: Row, rate: float) -> common.TrainedRun:
     """Train a row as long as its runs that count, to choose its rate."""
-    text, name = text_options(pick_sizes(args)), f"rate {row.name} {rate:g}"
+    text = text_options(pick_sizes(args))
+    name = f"rate {row.name} {rate:g}"
     return train_row(args, name, row, TIMES, TUNING_SEED, rate, text)
 
 
@@ -103,7 +105,9 @@ def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
 def cut_pieces(store: Store, split: str, sizes: Sizes) -> np.ndarray:
     """Return PIECES rows of context tokens and scored ones, evenly over a text of many files."""
     count = sizes.val_tokens if split == "val" else sizes.test_tokens
-    ids, length, before = store.ids(split), count // PIECES, max(sizes.memory_lens)
+    ids = store.ids(split)
+    length = count // PIECES
+    before = max(sizes.memory_lens)
     starts = before + np.linspace(0, len(ids) - before - length, PIECES).astype(int)
     return np.stack([ids[start - before : start + length] for start in starts])
 
@@ -128,13 +132,15 @@ def perplexity(model: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, attention
 
     Without memory, a window moves by STRIDE tokens, and `attention_len` is the longest context.
     """
-    mem_len, before = model.config.mem_len, max(sizes.memory_lens)
+    mem_len = model.config.mem_len
+    before = max(sizes.memory_lens)
     if mem_len:
         how = {"tgt_len": mem_len, "mem_len": attention_len, "same_length": "mem_len"}
     else:
         stride = min(STRIDE, attention_len)
         how = {"tgt_len": stride, "ext_len": attention_len - stride}
-        ids_PT, before = ids_PT[:, before - attention_len :], attention_len
+        ids_PT = ids_PT[:, before - attention_len :]
+        before = attention_len
     return common.read_rows(model, ids_PT, before, **how).mean().exp().item()
 
 

@@ -1,9 +1,11 @@
 """Tables and figure of tiny Shakespeare, from results.json alone."""
 
-from experiments.results import Readings
+from experiments.results import Reading, Readings
 
-OURS, ZERO, TWICE = (("memory", n) for n in ("64", "0", "128"))
-PLAIN = ("plain", "0")
+OURS = Reading("memory", "64")
+ZERO = Reading("memory", "0")
+TWICE = Reading("memory", "128")
+PLAIN = Reading("plain", "0")
 NAMES = {
     OURS: "memory of 64",
     ZERO: "the same with zero memory at evaluation",
@@ -15,5 +17,12 @@ CONTRASTS = {
     "memory of 128 against the 64 of training": (TWICE, OURS),
     "memory against zero memory at evaluation": (OURS, ZERO),
 }
-UNIT, PANELS = "nats per character", {"Tiny Shakespeare": NAMES}
-FIGURES = Readings("nats_by_mem_len", UNIT, 0.01, NAMES, CONTRASTS, "tiny_shakespeare", PANELS)
+FIGURES = Readings(
+    key="nats_by_mem_len",
+    unit="nats per character",
+    margin=0.01,
+    names=NAMES,
+    contrasts=CONTRASTS,
+    picture="tiny_shakespeare",
+    panels={"Tiny Shakespeare": NAMES},
+)

@@ -31,7 +31,8 @@ def list_tables(records: results.Records) -> list[results.Rows]:
 
 def describe_training(found: list[dict[str, Any]]) -> list[str]:
     """Return settings, seconds and passes of the runs of a network."""
-    first, options = found[0], found[0]["options"]
+    first = found[0]
+    options = found[0]["options"]
     optimizer = {"adamw": "AdamW", "muon": "Muon"}[first["optimizer"]]
     settings = [optimizer, f"{first['rate']:g}", f"{options['model.net.dropout']:g}"]
     size = options["data.batch_size"] * options["data.tgt_len"]

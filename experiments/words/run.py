@@ -18,7 +18,8 @@ from experiments.results import load_records
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.imports import allow_imports
 
-SEGMENT, ROWS = 64, 16
+SEGMENT = 64
+ROWS = 16
 OPTIONS = common.flatten(
     {
         "data": {"corpus": "wikitext2", "tgt_len": SEGMENT, "batch_size": ROWS},
@@ -32,10 +33,12 @@ XL = {"n_layer": 4, "n_head": 4, "d_model": 160, "mem_len": 128, "norm": "pre", 
 LSTM = {"class_path": "experiments.other_networks.lstm.LSTMConfig", "width": 184}
 NETS = {"xl": common.flatten({"model.net": XL}), "lstm": common.flatten({"model.net": LSTM})}
 KINDS = {f"{net} {setup}": net for setup in ("adamw", "tuned") for net in NETS}
-OPTIMIZERS, DROPOUTS = ("adamw", "muon"), (0.0, 0.1, 0.2, 0.3)
+OPTIMIZERS = ("adamw", "muon")
+DROPOUTS = (0.0, 0.1, 0.2, 0.3)
 SHORT = 6.0
 """The minutes of kinds with AdamW alone."""
-FIRST_RATE, TUNING_SEED = 3e-3, 0
+FIRST_RATE = 3e-3
+TUNING_SEED = 0
 # It needs no download.
 FAST = common.FAST | {"data.corpus": "python_source", "model.net.cutoffs": [50, 90]}
 
@@ -104,7 +107,8 @@ def choose_rate(args: Namespace, kind: str, optimizer: str, minutes: float) -> d
 def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]:
     """Return the nats of validation text by dropout, and the best settings."""
     net, _ = kind.split()
-    records, runs = load_records(args.out), {}
+    records = load_records(args.out)
+    runs = {}
     rates = [records[name_rate(kind, optimizer, minutes)] for optimizer in OPTIMIZERS]
     best = min(rates, key=lambda record: min(record["val"].values()))
     for dropout in DROPOUTS[: 2 if args.fast else None]:
