@@ -57,7 +57,8 @@ class PendingSignals:
     """Records signals, for queries between two steps."""
 
     def __init__(self) -> None:
-        self.exit_code = self.save = 0
+        self.exit_code = 0
+        self.save = 0
         self.since = 0.0
         # Ends the processes started by this one.
         self.kill: Callable[[], None] = lambda: None

@@ -127,7 +127,8 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
     if settings.adapts:
         model = AdaptedReader(model, settings)
     # Read once, although each list may start from it.
-    start = state = score_candidates(model, start, [])[1]
+    start = score_candidates(model, start, [])[1]
+    state = start
     for line, each in read_lists(candidates):
         with prefix_errors(f"{name_lists(candidates)}, line {line}", ": "):
             before = state if settings.carry else start

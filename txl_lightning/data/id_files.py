@@ -107,7 +107,8 @@ class IdSlice:
             raise DataError(f"{self.path}: {size}; set data.id_options.dtype")
         for low, high in self.list_windows(self.low):
             ids = self.array[low:high]
-            lowest, highest = int(ids.min()), int(ids.max())
+            lowest = int(ids.min())
+            highest = int(ids.max())
             if lowest < 0 or highest >= vocab.n_token:
                 wrong = lowest if lowest < 0 else highest
                 known = f"expected ids from 0 to {vocab.n_token - 1:,}"

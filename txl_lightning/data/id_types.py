@@ -99,7 +99,8 @@ def guess_other_type(rows_N8: ndarray) -> str | None:
     if lower < upper / 2:
         return "32 or 64 bits, the highest byte first"
     first, second = (rows_N8[:, place::2].ravel() for place in (0, 1))
-    low, high = count_bits(first), count_bits(second)
+    low = count_bits(first)
+    high = count_bits(second)
     # The largest id limits the highest byte.
     is_limited = low > VARIED and int(first.max()) + 16 < second.max()
     if low < max(high / 2, high - 1) or is_limited:

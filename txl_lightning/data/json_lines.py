@@ -13,7 +13,8 @@ from ..files import has_ending, replace_file
 from .archives import unpack
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")
-TEXT, ENDS = "text", "ends"  # files of `write_texts`: texts, and the position where each ends
+TEXT = "text"  # a file of `write_texts`: the texts, one after another
+ENDS = "ends"  # a file of `write_texts`: the position where each text ends
 LONGEST = 1 << 30  # bytes of a line
 N_FIRST = 10  # lines of a file by which it is known
 LATIN_1 = "if it is Latin-1: iconv -f ISO-8859-1 -t UTF-8"

@@ -61,7 +61,8 @@ class Source(ABC):
     def encode(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Return a split in the ids of a vocabulary, which are written to a permanent folder."""
         store = self.open()
-        theirs, ours = store.vocab.fingerprint, vocab.fingerprint
+        theirs = store.vocab.fingerprint
+        ours = vocab.fingerprint
         if theirs != ours:
             raise DataError(f"{self.name}: vocabulary {theirs}; the checkpoint's is {ours}")
         return EvalText.from_store(self.name, store, split)

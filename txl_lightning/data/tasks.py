@@ -55,7 +55,8 @@ def draw_copy(config: TaskConfig, rng: np.random.Generator) -> QuestionAnswer:
     With length 3 and distance 2: `3 1 4 . . >` is answered by `3 1 4`.
     """
     copied = rng.integers(config.n_symbol, size=config.length)
-    blank, mark = config.n_symbol, config.n_symbol + 1
+    blank = config.n_symbol
+    mark = config.n_symbol + 1
     return np.concatenate([copied, np.full(config.distance, blank), [mark]]), copied
 
 
@@ -68,7 +69,8 @@ def draw_recall(config: TaskConfig, rng: np.random.Generator) -> QuestionAnswer:
     values = rng.integers(config.n_symbol, size=config.length)
     chosen = rng.integers(config.length)
     pairs = np.stack([keys, values], axis=1).ravel()
-    blank, mark = config.n_symbol + config.length, config.n_symbol + config.length + 1
+    blank = config.n_symbol + config.length
+    mark = config.n_symbol + config.length + 1
     question = np.concatenate([pairs, np.full(config.distance, blank), [mark, keys[chosen]]])
     return question, values[[chosen]]
 

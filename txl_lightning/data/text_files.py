@@ -115,13 +115,15 @@ def whole_file(path: Path, is_text: bool = False) -> list[FileSlice]:
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:
     """Split slices by fractions: whole slices by their first byte, a single one at a character."""
     sizes = [part.n_byte for part in slices]
-    first, second = fractions[0] * sum(sizes), (fractions[0] + fractions[1]) * sum(sizes)
+    first = fractions[0] * sum(sizes)
+    second = (fractions[0] + fractions[1]) * sum(sizes)
     if len(slices) == 1:
         [part] = slices
         inner = [find_character(part, part.start + int(cut)) for cut in (first, second)]
         return cut_slice(part, [part.start, *inner, part.stop])
     starts = [0, *accumulate(sizes)][:-1]
-    val, test = bisect_left(starts, first), bisect_left(starts, second)
+    val = bisect_left(starts, first)
+    test = bisect_left(starts, second)
     if len(slices) >= len(SPLITS):
         # A nonzero fraction gets at least one document.
         least = [int(fraction > 0) for fraction in fractions]

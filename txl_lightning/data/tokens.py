@@ -19,7 +19,8 @@ from ..errors import DataError
 # Positions in the text, and tokens of the same document before each: both [B, L].
 Pair = tuple[ndarray, ndarray]
 QuestionAnswer = tuple[ndarray, ndarray]  # ids of an example: the question, and the answer
-DEVIATION, SHORTEST = 5, 5  # parameters of varlen, as in the original
+DEVIATION = 5  # of the lengths of varlen, in tokens, as in the original
+SHORTEST = 5  # length of varlen, in tokens, as in the original
 
 
 @dataclass(frozen=True)

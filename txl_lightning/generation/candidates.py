@@ -101,7 +101,8 @@ def score_candidates(
     model = model if isinstance(model, AdaptedReader) else find_network(model)
     ids = torch.cat([torch.zeros(1).long(), *candidates])
     last = model.config.n_token - 1
-    low, high = int(ids.min()), int(ids.max())
+    low = int(ids.min())
+    high = int(ids.max())
     require(low >= 0 and high <= last, "candidates", f"ids from {low} to {high}", f"0 to {last}")
     reader = make_adapted_reader(model, state.adaptation)
     nats = list[Tensor]()

@@ -63,7 +63,8 @@ def load_sweep_file(path: str) -> dict[str, Any]:
 def check_config(config: Any) -> None:
     require(isinstance(config, dict), "file", config, "keys and values")
     settings = flatten_settings({k: v for k, v in config.items() if k != "parameters"})
-    settings["parameters"] = parameters = config.get("parameters")
+    parameters = config.get("parameters")
+    settings["parameters"] = parameters
     for key in sorted(settings.keys() - set(KEYS)):
         raise ValueError(f"{key}: unknown key; expected one of {', '.join(KEYS)}")
     for key, (is_valid, expected) in CHECKS.items():

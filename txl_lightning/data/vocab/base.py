@@ -144,7 +144,8 @@ class Characters(Vocabulary):
         return (self.encode_text(text, str(document.path)) for text in document.texts())
 
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
-        alphabet, points = _code_points(self.alphabet), _code_points(text)
+        alphabet = _code_points(self.alphabet)
+        points = _code_points(text)
         ids = np.searchsorted(alphabet, points).clip(max=len(alphabet) - 1)
         unknown = np.flatnonzero(alphabet[ids] != points)
         if len(unknown):

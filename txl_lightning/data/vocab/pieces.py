@@ -12,7 +12,10 @@ from itertools import islice
 
 import numpy as np
 
-SPACE, OTHER, LINE = "space", "other white space", "line"  # how a piece begins
+# How a piece begins.
+SPACE = "space"
+OTHER = "other white space"
+LINE = "line"
 # What is before such a piece, and its first characters.
 BEGINNINGS = {
     SPACE: ("a", (" ", "  ", " \n")), OTHER: ("a", ("\n", "\t", "\n\n", "\r\n")),

@@ -294,7 +294,8 @@ def cut_long_words(texts: Iterable[str]) -> Iterator[str]:
 def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
     """Yield at most `n_byte` bytes of a text, sampled evenly."""
     total = sum(document.n_byte for document in documents)
-    n_read = n_taken = 0
+    n_read = 0
+    n_taken = 0
     for document in documents:
         for piece in split_between_words(split_by_length(document.texts(), SAMPLE), SAMPLE):
             size = len(piece.encode())
