@@ -247,6 +247,16 @@ def test_json_lines_on_the_standard_input_are_documents(accepted, checkpoint, mo
     assert "read as plain text, with all its marks" in output.err
 
 
+def test_what_is_wrong_on_the_standard_input_is_said_of_it(refused, checkpoint, monkeypatch):
+    content = b'{"text": "abcd"}\n{"text": 5}\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    code, line = refused("evaluate", checkpoint, "--path=-")
+    start = "the standard input: line 2 has no text: its text is a number"
+    assert (code, line[: len(start)]) == (3, start)
+    # Nothing of it stays in the data directory.
+    assert not [*Path().rglob("stdin*")]
+
+
 def test_a_byte_model_is_measured_on_a_file_that_is_not_text(measure):
     content = b"\0\xff\x89caf\xe9" * 20
     Path("any.dat").write_bytes(content)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from txl_lightning import CorpusDataModule
-from txl_lightning.checkpoints import LoadedCheckpoint
-from txl_lightning.commands.evaluate import find_id_options
+from txl_lightning.checkpoints import LoadedCheckpoint, load_checkpoint
+from txl_lightning.commands.inputs import find_id_options, read_ids
 from txl_lightning.data import id_files
 from txl_lightning.data.id_files import IdOptions
 from txl_lightning.data.sources import DataConfig, find_kind
@@ -210,6 +210,12 @@ def test_evaluation_reads_other_ids_as_those_of_training(accepted, small, tmp_pa
     # The first token of each document is not scored.
     n_start = 1 + np.count_nonzero(ids[:-1] == 9)
     assert (record["tokens"], record["tokens_scored"]) == (len(ids), len(ids) - n_start)
+    # As inspect and recl read it.
+    checkpoint = load_checkpoint("runs/version_0")
+    vocab = checkpoint.load_vocabulary()
+    assert read_ids(checkpoint, vocab, "b.bin", "val").tolist() == ids.tolist()
+    val = read_ids(checkpoint, vocab, "store", "val")
+    assert 0 < len(val) < len(ids)
 
 
 def test_the_settings_of_a_run_say_how_the_ids_of_an_older_checkpoint_were_read(write_files):

@@ -12,9 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..checkpoints import LoadedCheckpoint
-from ..checkpoints.loading import GIVE_TEXT, load_data_settings
 from ..data.corpora import CORPORA
-from ..data.id_files import IdOptions
 from ..data.sources import DataConfig, find_kind
 from ..data.store import EvalText
 from ..data.tokens import Text
@@ -27,7 +25,9 @@ from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation
 from ..progress import show_progress
-from .inputs import Device, check_array_file, load_model
+from .inputs import Device, check_array_file, find_id_options, load_model
+
+STDIN = "stdin"  # file with a copy of the standard input
 
 
 def evaluate_command(
@@ -107,7 +107,10 @@ def open_text(
         return EvalText.from_store(*checkpoint.open_text(data_dir), split)
     config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
     config = replace(config, id_options=find_id_options(checkpoint)) if config.ids else config
-    text = config.source.encode(split, vocab, Path(folder))
+    try:
+        text = config.source.encode(split, vocab, Path(folder))
+    except DataError as error:
+        raise DataError(str(error).replace(f"{folder}/{STDIN}", "the standard input")) from error
     return replace(text, name=path or text.name)
 
 
@@ -124,14 +127,6 @@ def make_limit(
     if tokens is not None:
         return Limit(tokens=tokens)
     return Limit(SECONDS if seconds is None else seconds)
-
-
-def find_id_options(checkpoint: LoadedCheckpoint) -> IdOptions:
-    """Return how the ids of training were read: the type of a .bin, and the separator."""
-    used = checkpoint.saved.get("CorpusDataModule", {}).get("ids")
-    # Checkpoints of earlier releases do not have them; nor does a folder of convert.
-    used = used or load_data_settings(checkpoint.path, GIVE_TEXT).get("id_options") or {}
-    return IdOptions(dtype=used.get("dtype"), separator=used.get("separator"))
 
 
 def adapt_protocol(
@@ -201,11 +196,13 @@ def select_text(
         return DataConfig(corpus=corpus, data_dir=data_dir, **options)
     require(corpus is None, "corpus", corpus, "null with path")
     if path == "-":
-        path = f"{folder}/stdin"
+        path = f"{folder}/{STDIN}"
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         if not Path(path).stat().st_size:
             raise DataError("path: invalid -; expected a text on the standard input; it is empty")
+        # What is unpacked of it goes with it.
+        data_dir = folder
     config = DataConfig(**{find_kind(Path(path)): path}, data_dir=data_dir, **options)
     return config.put_all_in_test()
 

@@ -4,14 +4,16 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import numpy as np
 import torch
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
-from ..data.id_files import open_array
-from ..data.sources import DataConfig
+from ..checkpoints.loading import GIVE_TEXT, load_data_settings
+from ..data.id_files import IdOptions, open_array
+from ..data.sources import DataConfig, find_kind
 from ..data.store import Store
 from ..data.text_files import SPLITS, find_slices
 from ..data.vocab import Bytes, Vocabulary
@@ -68,9 +70,7 @@ def read_ids(
     """Return the first ids of a file, or else of a split of the checkpoint's text, as one document;
     print the share that is unknown."""
     if path is not None:
-        is_bytes = isinstance(vocab, Bytes)
-        slices = find_slices(Path(path), DataConfig().data_folder, any_bytes=is_bytes)
-        ids = np.concatenate([ids for each in slices for ids in vocab.encode(each)])[:n_most]
+        ids = read_path(checkpoint, vocab, path, split, n_most)
         warn_of_unknown(vocab, ids)
         return ids
     require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
@@ -80,6 +80,29 @@ def read_ids(
     ids = store.ids(split)[:n_most]
     warn_of_unknown(vocab, ids)
     return ids
+
+
+def read_path(
+    checkpoint: LoadedCheckpoint, vocab: Vocabulary, path: str, split: str, n_most: int | None
+) -> np.ndarray:
+    """Return the first ids of a whole text or file of ids, or of a split of a store."""
+    kind = find_kind(Path(path))
+    if kind == "path":
+        is_bytes = isinstance(vocab, Bytes)
+        slices = find_slices(Path(path), DataConfig().data_folder, any_bytes=is_bytes)
+        return np.concatenate([ids for each in slices for ids in vocab.encode(each)])[:n_most]
+    config = DataConfig(**{kind: path}, id_options=find_id_options(checkpoint)).put_all_in_test()
+    with TemporaryDirectory(prefix="txl-") as folder:
+        split = split if config.source.has_splits else "test"
+        return np.array(config.source.encode(split, vocab, Path(folder)).tokens.ids[:n_most])
+
+
+def find_id_options(checkpoint: LoadedCheckpoint) -> IdOptions:
+    """Return how the ids of training were read: the type of a .bin, and the separator."""
+    used = checkpoint.saved.get("CorpusDataModule", {}).get("ids")
+    # Checkpoints of earlier releases do not have them; nor does a folder of convert.
+    used = used or load_data_settings(checkpoint.path, GIVE_TEXT).get("id_options") or {}
+    return IdOptions(dtype=used.get("dtype"), separator=used.get("separator"))
 
 
 def share_unknown(vocab: Vocabulary, ids: np.ndarray) -> float:

@@ -34,7 +34,7 @@ def inspect_command(
 
     Args:
         ckpt_path: A checkpoint written by fit, or a run's folder, for its best.ckpt.
-        path: Text to measure on; left out, that of the training.
+        path: Text, file of ids or store; left out, that of the training.
         split: Part of that text: train, val or test.
         tokens: Most tokens to read, from its beginning.
         batch_size: Rows read in parallel; left out, 8, or fewer for a short text.

@@ -47,7 +47,7 @@ def recl_command(
         positions: Targets, evenly spread over the text.
         reading: How a context is read: whole, so that each token sees all of it before itself; or
             trained, in the segments and with the memory of training.
-        path: Text to measure on; left out, that of the first checkpoint's run.
+        path: Text, file of ids or store; left out, that of the first checkpoint's run.
         split: Part of that text: train, val or test.
         device: Device of the models; left out, a GPU if there is one.
         out: Folder to write to; left out, recl in the first run's folder.
