@@ -26,7 +26,7 @@ WAYS = {
     "text to first training step": 49,
     "resumed run to first training step": 53,
     "evaluate": 38,
-    "generate": 30,
+    "generate": 31,
     "text to batch": 14,
     "ids to loss": 10,
 }

@@ -4,6 +4,7 @@ import copy
 import math
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -51,13 +52,17 @@ def mix_slowly(states, ids, p_V, use):
     return (1 - use.cache_weight) * p_V + use.cache_weight * p_cache_V / p_cache_V.sum()
 
 
-def score_slowly(net, ids, tgt_len, use, mem_len):
-    """Return the nats of all tokens but the first, with the steps of Krause et al."""
+def score_slowly(net, ids, tgt_len, use, mem_len, ext_len=0, place=0):
+    """Return the nats of all tokens but the first of a document at a place in a text, with the
+    steps of Krause et al. after each segment of the text."""
     net, states, nats = copy.deepcopy(net), [], []
     trained, memory = copy.deepcopy(net), net.empty_memory(1, EvalLengths(mem_len))
-    for start in range(0, len(ids) - 1, tgt_len):
-        targets_L = ids[start + 1 : start + tgt_len + 1]
-        h_BLD, memory = net.hidden(ids[None, start : start + len(targets_L)], memory)
+    bounds = [0, *range(tgt_len - place % tgt_len, len(ids) - 1, tgt_len), len(ids) - 1]
+    for start, stop in pairwise(bounds):
+        targets_L, begin = ids[start + 1 : stop + 1], max(start - ext_len, 0)
+        inputs = ids[None, begin:stop], memory, None, min(ext_len, stop)
+        h_BLD, memory = net.hidden(*inputs)
+        h_BLD = h_BLD[:, start - begin :]
         p_LV = net.head(h_BLD)[0].softmax(-1)
         for h_D, p_V, target in zip(h_BLD[0].detach(), p_LV.detach(), targets_L, strict=True):
             states.append(h_D)
@@ -148,6 +153,25 @@ def test_probabilities_of_all_targets_sum_to_one(net, use, place):
         nats_N = nats_by_position(net, [*ids[:place], target, *ids[place + 1 :]], use)
         total += math.exp(-nats_N[place])
     assert total == pytest.approx(1, abs=1e-9)
+
+
+@EACH
+@pytest.mark.parametrize("ext_len", [0, 3])
+@pytest.mark.parametrize("others", [(), (1,), (2, 3)], ids=str)
+def test_documents_at_every_place_of_a_segment_are_those_of_a_loop_over_documents(
+    net, use, ext_len, others
+):
+    ids = torch.randint(11, (19,))
+    for place in range(5, 10):
+        starts = [0, place, *(place + other for other in others)]
+        actual = nats_by_position(net, ids, use, starts, ext_len=ext_len)
+        for start, stop in pairwise([*starts, 19]):
+            assert actual[start].isnan()
+            if stop - start > 1:
+                lengths = {"mem_len": 6, "ext_len": ext_len, "place": start}
+                expected = score_slowly(net, ids[start:stop], 5, use, **lengths)
+                found = actual[start + 1 : stop]
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 @EACH

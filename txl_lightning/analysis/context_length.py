@@ -5,6 +5,7 @@ How much context helps a model, relative to a group of models at the same positi
 I models of the group   C context lengths   P positions (targets)   W = c + 1 tokens of a window
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -22,6 +23,7 @@ from ..model import (
     is_absolute,
     make_reader,
 )
+from ..model.reading import read_segments
 from ..tables import Rows
 
 Nats = Mapping[str, np.ndarray]  # nats_CP of each model by its name
@@ -129,6 +131,6 @@ def score_windows(model: Network, window_PW: Tensor, segment: int, mem_len: int)
     context = window_PW.size(1) - 1
     # The first segment is the short one, so that targets are at the end of a full one.
     ends = range((context - 1) % segment + 1, context, segment)
-    for start, stop in pairwise([0, *ends, context]):
-        h_PLD, memory = reader.hidden(window_PW[:, start:stop], memory)
+    segments = read_segments(reader, window_PW, memory, [0, *ends, context])
+    [(h_PLD, _)] = deque(segments, maxlen=1)
     return reader.head.nats(h_PLD[:, -1:], window_PW[:, -1:])[:, 0]

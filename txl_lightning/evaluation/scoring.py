@@ -1,6 +1,6 @@
 """Nats of a text, and the result of an evaluation; validation in training computes the same.
 
-B rows   L segment   K scored targets   T tokens of a row   N tokens of the text   D width
+B rows   L segment   K scored targets   T tokens of a row   N tokens of the text
 """
 
 import math
@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from ..data.store import EvalText
-from ..data.stream import IGNORED, Segment, Stream
+from ..data.stream import IGNORED, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import EvalSameLength, Network, Reader, eval_mode, find_device, find_network
-from ..model.adaptation import USUAL, Adaptation, AdaptedReader, make_adapted_reader
-from ..model.contract import AnyMemory, PlainReader
+from ..model import EvalSameLength, Network, eval_mode, find_device, find_network
+from ..model.adaptation import USUAL, Adaptation, make_adapted_reader
 from ..model.reading import read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
@@ -63,46 +62,32 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
     """Yield the scored tokens of each segment, if any, with their nats on the model's device."""
     model = find_network(model)
     stream = protocol.stream(tokens)
-    device = find_device(model)
     reader = make_adapted_reader(model, protocol)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
+    has_memory = protocol.lengths.resolve(model.config).mem_len > 0
     # At least float32, as nats are.
     dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
-    none_K = torch.zeros(0, dtype=dtype, device=device)
-    has_no_memory = protocol.lengths.resolve(model.config).mem_len == 0 and not protocol.adapts
-    for index in range(len(stream)):
-        segment = stream.segment(index)
-        scored_BL = segment.targets_BL != IGNORED
-        # Segments before the first scored window have no effect without memory.
-        if has_no_memory and not scored_BL.any():
-            yield TokenNats(np.zeros(0, np.int64), none_K)
-            continue
+    for index, segment in enumerate(stream):
         # The host knows which tokens are scored.
-        index_K = scored_BL.flatten().nonzero()[:, 0]
-        inputs = segment.to(device), memory, index_K, segment.targets_BL[scored_BL]
+        scored_BL = segment.targets_BL != IGNORED
+        segment = segment.to(find_device(model))
+        nats_K = torch.zeros(0, dtype=dtype, device=find_device(model))
         with eval_mode(model):
-            nats_K, memory = score_targets(reader, *inputs)
-        _, _, stop = stream.lengths.find_bounds(stream.n_target, index)
-        column_L = np.arange(stop - segment.new_len, stop) + 1 - stream.warmup_len
-        position_BL = np.arange(len(scored_BL))[:, None] * stream.row_len + column_L
-        yield TokenNats(position_BL[scored_BL.numpy()], nats_K)
+            if scored_BL.any() or protocol.adapts:
+                nats_BL, memory = score_segment(reader, segment, memory)
+                index_K = scored_BL.flatten().nonzero()[:, 0]
+                nats_K = nats_BL.flatten()[index_K.to(nats_BL.device, non_blocking=True)]
+            elif has_memory:
+                # A warm-up needs no logits; without memory, it has no effect.
+                _, memory = read_segment(reader, segment, memory)
+        yield TokenNats(find_positions(stream, index)[scored_BL.numpy()], nats_K)
 
 
-def score_targets(
-    reader: Reader | AdaptedReader,
-    segment: Segment,
-    memory: AnyMemory,
-    index_K: Tensor,
-    target_K: Tensor,
-) -> tuple[Tensor, AnyMemory]:
-    """Return the nats of a segment's scored targets, nats_K, and the memory for the next one."""
-    index_K = index_K.to(segment.tokens_BL.device, non_blocking=True)
-    if isinstance(reader, PlainReader | AdaptedReader):
-        nats_BL, memory = score_segment(reader, segment, memory)
-        return nats_BL.flatten()[index_K], memory
-    h_BLD, memory = read_segment(reader, segment, memory)
-    # A warm-up needs no logits.
-    return reader.head.nats(h_BLD.flatten(0, 1)[index_K], target_K), memory
+def find_positions(stream: Stream, index: int) -> np.ndarray:
+    """Return the positions in the text of a segment's targets, position_BL."""
+    _, start, stop = stream.lengths.find_bounds(stream.n_target, index)
+    column_L = np.arange(start, stop) + 1 - stream.warmup_len
+    return np.arange(stream.batch_size)[:, None] * stream.row_len + column_L
 
 
 def stream_nats(

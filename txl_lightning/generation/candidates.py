@@ -3,7 +3,7 @@
 B candidates   L tokens of the longest one
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,6 +15,7 @@ from ..data.vocab import Vocabulary
 from ..errors import NonFiniteError, require, require_positive
 from ..model import Network, Reader, eval_mode, find_network
 from ..model.adaptation import Adaptation, AdaptedReader, make_adapted_reader
+from ..model.contract import AnyMemory
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
 
@@ -124,11 +125,8 @@ def learn_tokens(
     reader: AdaptedReader, state: DecodingState, end: int
 ) -> tuple[None, DecodingState]:
     """Return the state after the text up to column `end`, of which each segment is learned from."""
-    memory = state.memory
-    for first in range(state.n_read, end, SEGMENT_LEN):
-        stop = min(first + SEGMENT_LEN, end)
-        tokens_BL, targets_BL = (state.tokens_BL[:, first + n : stop + n] for n in (0, 1))
-        _, memory = reader.loss(tokens_BL, targets_BL, memory)
+    tokens_BT = state.tokens_BL[:, state.n_read : end + 1]
+    _, memory = score_in_segments(reader.loss, tokens_BT, state.memory)
     return None, replace(state, memory=memory, n_read=end)
 
 
@@ -139,13 +137,20 @@ def score_rows(
     last_1 = state.tokens_BL[0, -1:]
     rows = [torch.cat([last_1, ids_L.to(last_1)]) for ids_L in candidates]
     # Padding comes after a candidate, so that none of its tokens attends to it.
-    tokens_BL = pad_sequence(rows, batch_first=True, padding_value=IGNORED)
-    parts = []
-    inputs = tokens_BL[:, :-1].clamp(min=0).split(SEGMENT_LEN, dim=1)
-    targets = tokens_BL[:, 1:].split(SEGMENT_LEN, dim=1)
+    tokens_BT = pad_sequence(rows, batch_first=True, padding_value=IGNORED)
     score = reader.score if isinstance(reader, AdaptedReader) else reader.loss
+    nats_BL, _ = score_in_segments(score, tokens_BT, memory)
+    return [nats_L[: len(ids_L)] for nats_L, ids_L in zip(nats_BL, candidates, strict=True)]
+
+
+def score_in_segments(
+    score: Callable[..., tuple[Tensor, AnyMemory]], tokens_BT: Tensor, memory: AnyMemory
+) -> tuple[Tensor, AnyMemory]:
+    """Return nats of all tokens but the first, 0 of IGNORED ones, and the memory after them."""
+    parts = []
+    inputs = tokens_BT[:, :-1].clamp(min=0).split(SEGMENT_LEN, dim=1)
+    targets = tokens_BT[:, 1:].split(SEGMENT_LEN, dim=1)
     for inputs_BL, targets_BL in zip(inputs, targets, strict=True):
         nats_BL, memory = score(inputs_BL, targets_BL, memory)
         parts.append(nats_BL)
-    nats_BL = torch.cat(parts, dim=1)
-    return [nats_L[: len(ids_L)] for nats_L, ids_L in zip(nats_BL, candidates, strict=True)]
+    return torch.cat(parts, dim=1), memory

@@ -5,9 +5,9 @@ B texts   L tokens of the longest text   W recent tokens   V vocabulary   D widt
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from ..model.adaptation import (
     select_names,
 )
 from ..model.contract import AnyMemory
+from ..model.reading import read_segments
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
 KEPT = 1024  # tokens of a text already read that a long session keeps, for example for a penalty
@@ -158,17 +159,13 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
 
 def read_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[Tensor, DecodingState]:
     """Read the texts up to column `end`; return the states h_BLD of the last segment read."""
-    memory = state.memory
-    ext_len = state.ext_len
     # Segments are aligned to the end, so that padding does not shift them; the last token is its
     # own segment, like each generated token.
     start = state.n_read or count_skippable_tokens(reader, state)
     bounds = [*sorted({start, *range(end - 1, start, -SEGMENT_LEN)}), end]
-    for first, stop in pairwise(bounds):
-        first = max(first - ext_len, 0)
-        tokens_BL = state.tokens_BL[:, first:stop]
-        doc_pos_BL = state.doc_positions(first, stop)
-        h_BLD, memory = reader.hidden(tokens_BL, memory, doc_pos_BL, min(ext_len, stop))
+    where = bounds, state.ext_len, state.doc_positions
+    segments = read_segments(reader, state.tokens_BL, state.memory, *where)
+    [(h_BLD, memory)] = deque(segments, maxlen=1)
     return h_BLD, replace(state, memory=memory, n_read=end)
 
 

@@ -29,6 +29,7 @@ from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_dec
 from ..generation.prompts import encode_start
 from ..imports import allow_imports
 from ..model import EvalLengths, find_device, make_reader
+from ..model.reading import read_segments
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 KNOWN = ("do_sample", "until", "max_gen_toks", *SAMPLING)
@@ -128,13 +129,12 @@ class HarnessModel(TemplateLM):
         logp_B = torch.zeros(len(texts), dtype=torch.float64, device=device)
         is_greedy_B = torch.ones(len(texts), dtype=torch.bool, device=device)
         last = tokens_BT.size(1) - 1
-        for start in range(0, last, self.tgt_len):
-            stop = min(start + self.tgt_len, last)
-            begin = max(start - self.ext_len, 0)
-            reread = min(self.ext_len, stop)
-            h_BLD, memory = reader.hidden(tokens_BT[:, begin:stop], memory, n_reread=reread)
-            row_K, column_K = is_scored_BT[:, start + 1 : stop + 1].nonzero(as_tuple=True)
-            h_KD = h_BLD[row_K, column_K + start - begin]
+        bounds = [*range(0, last, self.tgt_len), last]
+        parts = read_segments(reader, tokens_BT, memory, bounds, self.ext_len)
+        for start, (h_BLD, _) in zip(bounds, parts, strict=False):
+            is_scored_BL = is_scored_BT[:, start + 1 : start + 1 + h_BLD.size(1)]
+            row_K, column_K = is_scored_BL.nonzero(as_tuple=True)
+            h_KD = h_BLD[row_K, column_K]
             target_K = tokens_BT[row_K, column_K + start + 1]
             logp_B.index_add_(0, row_K, -reader.head.nats(h_KD, target_K).double())
             is_greedy_B[row_K[reader.head(h_KD).argmax(-1) != target_K]] = False

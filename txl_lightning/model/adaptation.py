@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from .config import EvalLengths
 from .contract import AnyMemory, Network, has_states
 from .inference import Reader, make_reader
 from .parts import PackedLinear
-from .state_cache import StateCache, mix_logp
+from .state_cache import StateCache
 
 USUAL = {"cache_len": 0, "cache_theta": 40.0, "cache_weight": 0.4, "rate": 0.0, "decay": 0.0}
 USED_BY = {"cache_theta": "cache_len", "cache_weight": "cache_len", "decay": "rate"}
@@ -119,6 +119,38 @@ class AdaptedMemory:
         return AdaptedMemory(inner, cache, int(tensors["n_reread"]))
 
 
+class Piece(NamedTuple):
+    """A segment, or a part of it: tokens, and the targets of all of them or of the last ones."""
+
+    tokens_BL: Tensor
+    targets_BL: Tensor
+    doc_pos_BL: Tensor | None = None
+
+    @property
+    def n_context(self) -> int:
+        """First tokens that an earlier segment has read."""
+        return self.tokens_BL.size(1) - self.targets_BL.size(1)
+
+    @property
+    def starts(self) -> list[int]:
+        """Places among the targets where documents of the first row begin."""
+        if self.doc_pos_BL is None:
+            return []
+        return (self.doc_pos_BL[0, self.n_context :] == 0).nonzero()[:, 0].tolist()
+
+    def cut(self) -> list[Piece]:
+        """Return what is before the first document that begins, if anything, and what follows."""
+        if not self.starts:
+            return [self]
+        first = self.starts[0]
+        begin = self.n_context + first
+        cuts = [begin], [first], [begin]
+        tensors = zip(self, cuts, strict=True)
+        parts = [tensor.tensor_split(cut, dim=1) for tensor, cut in tensors]
+        before, after = (Piece(*part) for part in zip(*parts, strict=True))
+        return [before, after] if first else [after]
+
+
 class AdaptedReader:
     """A network that adapts to what it reads, with the methods of a `CachedReader`.
 
@@ -164,18 +196,7 @@ class AdaptedReader:
         cache = memory.cache and memory.cache.append(h_BLD[:, new], tokens_BL[:, new])
         return h_BLD, AdaptedMemory(inner, cache, n_reread)
 
-    def score(self, *inputs: Any) -> tuple[Tensor, AdaptedMemory]:
-        nats_BL, _, memory = self._score(*inputs)
-        return nats_BL, memory
-
-    def loss(self, *inputs: Any) -> tuple[Tensor, AdaptedMemory]:
-        if not self.use.rate:
-            return self.score(*inputs)
-        with torch.inference_mode(False), torch.enable_grad():
-            # Tensors made under inference_mode take part in no gradient; copies do.
-            return self._learn(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
-
-    def _learn(
+    def score(
         self,
         tokens_BL: Tensor,
         targets_BL: Tensor,
@@ -183,36 +204,60 @@ class AdaptedReader:
         doc_pos_BL: Tensor | None = None,
         n_reread: int = 0,
     ) -> tuple[Tensor, AdaptedMemory]:
-        inputs = tokens_BL, targets_BL, memory, doc_pos_BL, n_reread
-        token_L = torch.arange(targets_BL.size(1), device=tokens_BL.device)
-        # Where the document of each token begins; it is negative before this segment.
-        begin_L = token_L - (token_L + 1 if doc_pos_BL is None else doc_pos_BL[0, -len(token_L) :])
-        before_BL: Tensor | None = None
-        if begin_L[-1] >= 0:
-            # Documents begin here; the one before them is scored with the weights so far.
-            with torch.no_grad():
-                before_BL, _ = self.score(*inputs)
-                # Private, as in torch's own optimizers.
-                torch._foreach_copy_([*self.net.parameters()], [*self.trained.parameters()])
-        nats_BL, network_BL, memory = self._score(*inputs)
-        is_learned_L = (targets_BL[0].to(token_L) >= 0) & (token_L >= begin_L[-1])
-        self._step(network_BL[0, is_learned_L])
-        return nats_BL if before_BL is None else nats_BL.where(begin_L >= 0, before_BL), memory
+        segment = Piece(tokens_BL, targets_BL, doc_pos_BL)
+        nats_BL, _, memory = self._score(segment, memory, n_reread)
+        return nats_BL, memory
+
+    def loss(
+        self,
+        tokens_BL: Tensor,
+        targets_BL: Tensor,
+        memory: AdaptedMemory,
+        doc_pos_BL: Tensor | None = None,
+        n_reread: int = 0,
+    ) -> tuple[Tensor, AdaptedMemory]:
+        if not self.use.rate:
+            return self.score(tokens_BL, targets_BL, memory, doc_pos_BL, n_reread)
+        tensors = tokens_BL, targets_BL, doc_pos_BL
+        with torch.inference_mode(False), torch.enable_grad():
+            # Tensors made under inference_mode take part in no gradient; copies do.
+            segment = Piece(*(each if each is None else each.clone() for each in tensors))
+            return self._learn(segment, memory, n_reread)
+
+    def _learn(
+        self, segment: Piece, memory: AdaptedMemory, n_reread: int
+    ) -> tuple[Tensor, AdaptedMemory]:
+        nats = []
+        for piece in segment.cut():
+            if piece.starts:
+                self._forget()
+            memory = replace(memory, n_reread=piece.n_context)
+            n_last = min(n_reread, piece.tokens_BL.size(1))
+            nats_BL, network_BL, memory = self._score(piece, memory, n_last)
+            nats.append(nats_BL)
+        # Documents before the last one are over: a step for them would have no effect.
+        begin = [0, *piece.starts][-1]
+        is_scored_L = piece.targets_BL[0, begin:].to(network_BL.device) >= 0
+        self._step(network_BL[0, begin:][is_scored_L])
+        return torch.cat(nats, dim=1), replace(memory, n_reread=n_reread)
 
     def _score(
-        self, tokens_BL: Tensor, targets_BL: Tensor, memory: AdaptedMemory, *place: Any
+        self, piece: Piece, memory: AdaptedMemory, n_reread: int
     ) -> tuple[Tensor, Tensor, AdaptedMemory]:
         """Return nats_BL of the mixture; nats_BL of the network, with gradient; and the memory."""
-        h_BLD, memory = self.hidden(tokens_BL, memory, *place)
-        network_BL = self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL)
+        (tokens_BL, targets_BL, doc_pos_BL) = piece
+        h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
+        network_BL = self.head.nats(h_BLD[:, piece.n_context :], targets_BL)
         nats_BL = network_BL.detach()
-        cache = memory.cache
-        if cache and targets_BL.size(1):
-            is_seen_BL = cache.find_seeing(targets_BL.size(1), *place[:1])
-            cache_BL = cache.score(targets_BL, *place[:1])
-            mixed_BL = -mix_logp(-nats_BL, cache_BL, cache.weight, is_seen_BL)
-            nats_BL = mixed_BL.where(targets_BL.to(mixed_BL.device) >= 0, 0.0)
+        if memory.cache:
+            nats_BL = memory.cache.mix_nats(nats_BL, targets_BL, doc_pos_BL)
         return nats_BL, network_BL, memory
+
+    @torch.no_grad()
+    def _forget(self) -> None:
+        """Return to the trained weights."""
+        # Private, as in torch's own optimizers.
+        torch._foreach_copy_([*self.net.parameters()], [*self.trained.parameters()])
 
     def _step(self, nats_K: Tensor) -> None:
         """Take a step on the mean of some nats of the network."""

@@ -225,8 +225,12 @@ def score_chunks(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int
 
 
 def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:
+    """Return nats_Y of the targets after some states."""
+    return nats_of_logits(scorer(h_YD), target_Y)
+
+
+def nats_of_logits(logits_YV: Tensor, target_Y: Tensor) -> Tensor:
     """Return nats_Y; 0, without gradient, of targets of -100, as `cross_entropy` defines."""
-    logits_YV = scorer(h_YD)
     # Elsewhere, and compiled, one kernel converts and sums.
     if logits_YV.is_cpu and logits_YV.itemsize <= 4 and not torch.compiler.is_compiling():
         return NatsByRows.apply(logits_YV, target_Y)

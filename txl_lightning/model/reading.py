@@ -1,17 +1,20 @@
 """How a network reads a segment of a stream, and its nats in other units.
 
-B rows   L segment   D width
+B rows   L segment   T tokens of a row   D width   V vocabulary   Y tokens of any rows
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from ..errors import require
 from .adaptation import AdaptedReader
+from .adaptive import nats_of_logits
 from .contract import AnyMemory
 from .inference import Reader
 
@@ -42,6 +45,26 @@ def read_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tens
     return h_BLD[:, segment.n_context :], memory
 
 
+def read_segments(
+    net: Reader,
+    tokens_BT: Tensor,
+    memory: AnyMemory,
+    bounds: Iterable[int],
+    ext_len: int = 0,
+    find_doc_pos: Callable[[int, int], Tensor | None] = lambda start, stop: None,
+) -> Iterator[tuple[Tensor, AnyMemory]]:
+    """Yield the states h_BLD of each segment between two bounds, and the memory after it.
+
+    `ext_len` tokens before a segment are read again with it. `find_doc_pos` returns the doc_pos_BL
+    of the columns from one to another; by default, each row is one document.
+    """
+    for start, stop in pairwise(bounds):
+        first = max(start - ext_len, 0)
+        doc_pos_BL = find_doc_pos(first, stop)
+        h_BLD, memory = net.hidden(tokens_BT[:, first:stop], memory, doc_pos_BL, min(ext_len, stop))
+        yield h_BLD[:, start - first :], memory
+
+
 def score_answers(
     net: Reader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, Tensor, AnyMemory]:
@@ -49,8 +72,10 @@ def score_answers(
     adapts = isinstance(net, AdaptedReader)
     require(not adapts, "adapt", "a cache or rate", "nothing, as the text is of a task")
     h_BLD, memory = read_segment(net, segment, memory)
-    right_BL = net.head(h_BLD).argmax(dim=-1) == segment.targets_BL
-    return net.head.nats(h_BLD, segment.choose_targets(net.head)), right_BL, memory
+    logits_BLV = net.head(h_BLD)
+    targets_BL = segment.targets_BL
+    nats_Y = nats_of_logits(logits_BLV.flatten(0, 1), targets_BL.flatten())
+    return nats_Y.view_as(targets_BL), logits_BLV.argmax(dim=-1) == targets_BL, memory
 
 
 def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
