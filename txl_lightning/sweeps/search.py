@@ -24,11 +24,13 @@ import yaml
 from optuna import Study, Trial
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import RandomSampler, TPESampler
-from optuna.storages import JournalStorage, journal
+from optuna.storages import BaseStorage, JournalStorage, journal
+from optuna.trial import TrialState
 
 from ..errors import flatten_settings, invalid, prefix_errors, require
 from ..files import load_yaml
 
+NAME = "sweep"  # of the study in a journal
 N_RANDOM = 5  # trials before the first one of the estimator
 CHECKS = {
     "method": (lambda it: it in ("grid", "random", "bayes"), "one of grid, random, bayes"),
@@ -103,16 +105,26 @@ def open_study(config: Mapping[str, Any], folder: Path, seed: int) -> Study:
     with refuse_invalid("out", path, "the journal of a sweep"):
         # Optuna's own lock files stay after kill -9; one process at a time is in this folder.
         backend = journal.JournalFileBackend(str(path), lock_obj=threading.Lock())
-        options = {"storage": JournalStorage(backend), "pruner": make_pruner(config)}
+        storage = JournalStorage(backend)
+        options = {"storage": storage, "pruner": make_pruner(config)}
         options |= {"direction": config["metric"].get("goal", "minimize")}
-        study = optuna.create_study(study_name="sweep", load_if_exists=True, **options)
+        study = optuna.create_study(study_name=NAME, load_if_exists=True, **options)
         saved = study.user_attrs.get("search", search)
         changed = [key for key in search if saved[key] != search[key]]
     for key in changed:
         expected = f"that with which the sweep in {folder} began, or another folder as out"
         raise invalid(key, search[key], expected)
     study.set_user_attr("search", search)
+    requeue_trials(study, storage)
     return study
+
+
+def requeue_trials(study: Study, storage: BaseStorage) -> None:
+    """Let each trial that was interrupted wait: Optuna, which resumes none, then runs it first."""
+    study_id = storage.get_study_id_from_name(NAME)
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+        storage.set_trial_state_values(trial_id, TrialState.WAITING)
 
 
 def make_pruner(config: Mapping[str, Any]) -> BasePruner:

@@ -51,9 +51,6 @@ class Sweep:
 
         `advance` is called with numbers of trials that have ended, first with the earlier ones.
         """
-        for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
-            # An interrupted trial waits, and is the first to run. Private: Optuna resumes none.
-            self.study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
         n_ended = sum(trial.state.is_finished() for trial in self.study.trials)
         advance(n_ended)
         options = {"n_jobs": jobs, "catch": ValueError}
