@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import signal
+import subprocess
 import sys
 import termios
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.runs.listing import load_run
-from txl_lightning.terminal import TerminalFile, outlive_terminal
+from txl_lightning.terminal import TerminalFile, drop_unwritten, outlive_terminal
 
 
 @pytest.fixture
@@ -51,6 +52,34 @@ def test_files_pipes_and_streams_in_memory_stay_as_they_are(tmp_path):
         for stream in (file, pipe, io.StringIO()):
             assert outlive_terminal(stream) is stream
     os.close(reader)
+
+
+def test_a_stream_that_is_replaced_is_kept_as_it_would_close_its_number():
+    with open(os.devnull, "w") as stream:
+        assert outlive_terminal(stream).buffer.raw.stream is stream
+
+
+def test_what_a_full_disk_did_not_take_is_not_tried_again():
+    with open("/dev/full", "w") as full:
+        full.write("lost")
+        drop_unwritten(full, io.StringIO())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("redirected", "word", "code"),
+    [
+        (">&-", "--version", 0),
+        (">&- 2>&-", "--version", 0),
+        (">/dev/full", "--version", 6),
+        (">/dev/full 2>&1", "--version", 6),
+        ("2>/dev/full", "unknown", 2),
+    ],
+)
+def test_a_stream_that_takes_nothing_leaves_the_documented_exit_code(redirected, word, code):
+    command = f"{sys.executable} -m txl_lightning {word} {redirected}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (code, False)
 
 
 def test_other_errors_of_writing_are_raised():

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from itertools import takewhile
 
@@ -22,7 +22,7 @@ from . import __version__, errors, signals
 from .command_line import COMMANDS, PROGRAM, Parser, TrainerCommand, list_commands, take_option
 from .files import YamlLoader
 from .imports import allow_imports
-from .terminal import outlive_terminal
+from .terminal import drop_unwritten, outlive_terminal
 from .threads import limit_spinning
 
 LIST_OPTIONS = ("--data.path", "--data.ids")
@@ -43,15 +43,17 @@ def main() -> None:
     try:
         with signals.exit_on_signals():
             run(sys.argv[1:])
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Otherwise Python would flush the rest at exit, and fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        drop_unwritten(sys.stdout, sys.stderr)
         sys.exit(141)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if os.environ.get("TXL_DEBUG"):
             raise
         if not wait_for_parent_failure():
-            print(f"error: {describe_error(error)}", file=sys.stderr)
+            with suppress(OSError):
+                print(f"error: {describe_error(error)}", file=sys.stderr)
+        drop_unwritten(sys.stdout, sys.stderr)
         if getattr(error, "errno", None) in WRITE_ERRORS:
             sys.exit(errors.StorageError.exit_code)
         sys.exit(getattr(error, "exit_code", 2))

@@ -1,4 +1,4 @@
-"""Output to a terminal that may be closed while a command works."""
+"""Output to a terminal that may be closed while a command works, or to a full disk."""
 
 import errno
 import io
@@ -10,16 +10,16 @@ from typing import TextIO
 class TerminalFile(io.FileIO):
     """An open terminal; once it is gone, what is written is dropped, and no work is lost."""
 
+    stream: TextIO
+
     def write(self, data: bytes) -> int:
         try:
             return super().write(data)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-        null = os.open(os.devnull, os.O_WRONLY)
         # Also for writers that do not know this object, and for processes started later.
-        os.dup2(null, self.fileno())
-        os.close(null)
+        point_at_null(self.fileno())
         return super().write(data)
 
 
@@ -34,6 +34,23 @@ def outlive_terminal(stream: TextIO) -> TextIO:
         return stream
     if not is_device:
         return stream
-    buffer = io.BufferedWriter(TerminalFile(number, "wb", closefd=False))
+    file = TerminalFile(number, "wb", closefd=False)
+    file.stream = stream  # which would close the number when it is deleted
     names = {"encoding": stream.encoding, "errors": stream.errors}
-    return io.TextIOWrapper(buffer, **names, line_buffering=True)
+    return io.TextIOWrapper(io.BufferedWriter(file), **names, line_buffering=True)
+
+
+def drop_unwritten(*streams: TextIO) -> None:
+    """Drop what cannot be written; at exit, Python would try again and change the exit code."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except OSError:
+            point_at_null(stream.fileno())
+
+
+def point_at_null(number: int) -> None:
+    """Make the number of an open file that of the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
