@@ -171,9 +171,9 @@ class Place:
     def state(self) -> dict[str, Any]:
         """Return the state from which last.ckpt continues training."""
         checkpoint = torch.load(self.path(), weights_only=True)
-        position = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-        more = {"position": position, "trained": checkpoint.get("trained")}
-        return {name: checkpoint[name] for name in STATE} | more
+        # It depends on how often the run was interrupted.
+        assert checkpoint["txl_lightning"].pop("seconds") > 0
+        return {name: checkpoint[name] for name in STATE} | {"trained": checkpoint.get("trained")}
 
     def logged(self) -> dict[tuple[str, str], str]:
         """Return the text of every logged value by step and name; each is logged once."""

@@ -91,8 +91,8 @@ def fill_disk() -> None:
 
 SAVING = tuple(f"/{name}.py" for name in (
     "txl_lightning/files", "checkpoints/saving", "runs/logger", "callbacks/checkpointing",
-    "training/training_state", "logger_connector/logger_connector", "loggers/csv_logs",
-    "trainer/trainer",
+    "training/run_state", "callbacks/always", "logger_connector/logger_connector",
+    "loggers/csv_logs", "trainer/trainer",
 ))  # fmt: skip  # ends of the files with the code that logs and saves
 DAMAGE = {
     "remove": lambda: shutil.rmtree("runs"),

@@ -4,6 +4,7 @@ import pytest
 from lightning.pytorch import Callback
 
 from txl_lightning.training import cli
+from txl_lightning.training.callbacks.always import TrainingStateCheckpoint
 from txl_lightning.training.callbacks.checkpointing import BestCheckpoint
 from txl_lightning.training.callbacks.report import Report
 from txl_lightning.training.callbacks.time_budget import TimeBudget
@@ -11,7 +12,6 @@ from txl_lightning.training.callbacks.validation_probe import FinalValidation
 from txl_lightning.training.callbacks.wandb import WandbRun
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 from txl_lightning.training.cli import ORDER, make_callbacks
-from txl_lightning.training.training_state import TrainingStateCheckpoint
 
 
 class Watch(Callback):
@@ -54,7 +54,7 @@ def test_last_checkpoint_lacks_what_belongs_to_a_callback_after_it(train, moved)
     states = [each["callbacks"] for each in watch.saved]
     has = {
         TrainingStateCheckpoint: all(each["txl_lightning"]["exact"] for each in watch.saved),
-        FinalValidation: any(each["LastCheckpoint"]["validation_due"] for each in states),
+        FinalValidation: any(each["txl_lightning"]["validation_due"] for each in watch.saved),
         # After the validation, which follows the second step.
         BestCheckpoint: None not in [each[best]["best_model_score"] for each in states[2:]],
     }

@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch import Callback
 
 from txl_lightning.model.kernels import KERNELS
-from txl_lightning.training.training_state import NonFiniteGuard
+from txl_lightning.training.callbacks.always import NonFiniteGuard
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]
 

@@ -19,6 +19,7 @@ from ..files import explain_write_errors, host_name, is_running, local_path
 
 CONFIG = "config.yaml"
 METRICS = "metrics.csv"
+TOKENS = "val/tokens_seen"  # a column there: tokens of training until a validation
 STATE = "run.json"
 VOCAB = "vocab.json"
 CHECKPOINTS = "checkpoints"
@@ -27,7 +28,7 @@ LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"  # the last.ckpt of an earlier step
 CONVERTED = "config.json"  # settings of the network in a converted folder
 KEY = "txl_lightning"  # of what we add to a checkpoint, or to a converted folder's settings
-FORMAT = 2  # of checkpoints of fit; incremented when older releases cannot read new ones
+FORMAT = 3  # of checkpoints of fit; incremented when older releases cannot read new ones
 
 
 def find_checkpoint(path: str | Path) -> Path:

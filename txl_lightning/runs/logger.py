@@ -11,8 +11,8 @@ from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..files import explain_write_errors, flush_to_disk
-from ..tables import write_csv
-from .metrics_table import TOKENS, read_log
+from ..tables import read_log, write_csv
+from .folder import TOKENS
 
 
 class RunLogger(CSVLogger):

@@ -1,21 +1,18 @@
 """Load the metrics of a run from its metrics.csv, and format them."""
 
-import csv
 import json
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..errors import DataError
-from .folder import METRICS
+from ..tables import read_log
+from .folder import METRICS, TOKENS
 
 ERROR = "_error"  # suffix of the name of a metric's standard error
-TOKENS = "val/tokens_seen"
 
 
 @dataclass(frozen=True)
@@ -110,20 +107,6 @@ def read_metrics(
         # If a killed run repeated a step, the later values count.
         row.update(values)
     return RunMetrics([row for step in sorted(rows) for row in rows[step]], tokens, seconds)
-
-
-def read_log(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a metrics.csv, if any, without one cut by a kill; DataError if damaged."""
-    try:
-        with (path if path.is_file() else Path(os.devnull)).open(encoding="utf-8") as file:
-            # Row by row, which takes a third of the memory.
-            for row in csv.DictReader((line for line in file if line[-1] == "\n"), restval=""):
-                int(row["step"])
-                for cell in row.values():
-                    float(cell or 0)
-                yield row
-    except (LookupError, TypeError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: damaged ({error}); mend it, or move it away") from error
 
 
 def find_differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -23,6 +23,7 @@ from ..model.config import CLASS, make_config
 from ..runs.logger import RunLogger
 from ..tables import align_columns
 from .callback_checks import check_callbacks
+from .callbacks.always import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .callbacks.progress_bar import Throughput, TokenProgressBar
 from .callbacks.report import Report
@@ -57,7 +58,6 @@ from .start import (
     require_inputs,
     set_folder,
 )
-from .training_state import NonFiniteGuard, TrainingStateCheckpoint
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]

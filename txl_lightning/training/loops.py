@@ -3,8 +3,7 @@
 Lightning's epochs are no passes here: the loader of segments is endless, so that
 trainer.max_epochs becomes a number of steps. Only with limit_train_batches, overfit_batches or
 fast_dev_run has an epoch a number of segments. Private members of the Trainer, its loops and its
-connectors are used in this file only; training_state.py and callbacks/checkpointing.py also change
-what loops have saved.
+connectors are used in this file only; run_state.py also changes what loops have saved.
 """
 
 import math
@@ -19,7 +18,6 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from ..data.stream import TrainingLoader
 from ..errors import require
-from ..runs.folder import KEY
 
 BY_EPOCH = {
     "min_epochs": "null; trainer.min_steps counts steps",
@@ -72,16 +70,18 @@ class PassLimit:
     def last_step(self) -> int:
         return self.n_step if self.max_steps < 0 else min(self.n_step, self.max_steps)
 
-    def load(self, checkpoint: dict[str, Any]) -> None:
-        """Set the steps that remain of a resumed run, also with other rows or segments."""
-        loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader") or [{}]
+    def load(self, position: dict[str, Any], tokens: int, step: int) -> None:
+        """Set the steps that remain of a run that is resumed at a position after a step.
+
+        Also with other rows or segments; `tokens` are those that were read.
+        """
         # Earlier releases did not save n_read.
-        position = {"n_read": checkpoint.get(KEY, {}).get("tokens", 0), "read_as": {}} | loaders[0]
+        position = {"n_read": tokens, "read_as": {}} | position
         consumed, n_before = self.loader.find_position(position)
         per_pass = self.loader.count_segments(1)
         before = per_pass * n_before / self.loader.count_targets(per_pass)
         n_segment = max(self.loader.count_segments(self.n_pass) - before, 0) - consumed
-        self.set_steps(checkpoint["global_step"], n_segment)
+        self.set_steps(step, n_segment)
 
     def describe(self) -> str:
         """Return the passes as steps, for the user."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
@@ -18,6 +17,7 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
+from ..imports import is_class_path, name_class
 from ..machine import peak_memory
 from ..model import (
     EvalLengths,
@@ -29,9 +29,11 @@ from ..model import (
 from ..model.config import describe_config, make_config
 from ..model.contract import AnyMemory
 from ..model.reading import readings, score_answers, score_segment
+from .callbacks.always import NonFiniteGuard, TrainingStateCheckpoint, refuse_callbacks
 from .loops import PassLimit, count_steps, limit_passes
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
 from .ranks import CpuProcessGroup, shard
+from .run_state import RunState, prepare
 from .segments import (
     MeanNats,
     MemoryBank,
@@ -42,10 +44,6 @@ from .segments import (
     recompute_layers,
     segment_loss,
 )
-from .training_state import NonFiniteGuard, TrainingStateCheckpoint, refuse_callbacks
-
-TRAINED = "trained"  # key in a checkpoint of WeightAverage: the weights, beside their average
-AVERAGE = "average"  # and in fit, the average
 
 
 class LanguageModel(HoldsNetwork, LightningModule):
@@ -115,6 +113,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         # start without interruptions; TrainingStateCheckpoint counts and saves them.
         self.tokens_seen = self.segment_tokens = 0
         self.started_at = 0.0
+        self.loaded_state: RunState | None = None  # until training starts
         self.step_mean = StepMean()
         self.n_target = 0.0  # of the present segment, divided by the number of ranks
         self.ends_step = True
@@ -123,6 +122,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
 
     def setup(self, stage: str) -> None:
         self.ranks = CpuProcessGroup()
+        self.loaded_state = None
         self.pass_limit: PassLimit | None = None
         if self.corpus is not None:
             expected = f"at least {self.corpus.n_token}, the tokens in the data's vocabulary"
@@ -255,23 +255,24 @@ class LanguageModel(HoldsNetwork, LightningModule):
             trainer = self.trainer
         except RuntimeError:
             return  # load_from_checkpoint has no Trainer
-        if trainer.state.fn == "fit":
-            if TRAINED in checkpoint:
-                checkpoint[AVERAGE] = checkpoint["state_dict"]
-                checkpoint["state_dict"] = checkpoint.pop(TRAINED)
-                if "WeightAverage" not in [type(each).__name__ for each in trainer.callbacks]:
-                    rank_zero_warn(
-                        "the checkpoint holds an average of weights; without the callback "
-                        "WeightAverage training continues from the weights themselves"
-                    )
-            if self.pass_limit:
-                self.pass_limit.load(checkpoint)
         # Otherwise Lightning would round weights of 64-true to the float32 of a new network.
         trainer.precision_plugin.convert_module(self)
+        if trainer.state.fn == "fit":
+            self.loaded_state = prepare(trainer, self, checkpoint)
         # Before the weights, of whose ids another vocabulary changes the meaning. Removed, because
         # Lightning would load it again, and warn again.
         if self.corpus is not None and (state := checkpoint.pop("CorpusDataModule", {})):
             self.corpus.load_state_dict(state)
+
+    def list_classes(self) -> dict[str, str]:
+        """Return the classes that a checkpoint names and this package does not have."""
+        config = self.net.config
+        vocab = getattr(self.corpus, "vocab", None)
+        names = {"network": name_class(type(config)), "vocabulary": name_class(type(vocab))}
+        if is_class_path(scheme := getattr(config, "positions", "")):
+            names["positions"] = scheme
+        own = ("txl_lightning", "builtins")
+        return {key: name for key, name in names.items() if name.partition(".")[0] not in own}
 
     def get_metric(self, name: str, metric_type: type[Metric], *args: Any) -> Metric:
         """Return the metric "DATALOADER/NAME", created at its first use."""

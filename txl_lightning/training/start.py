@@ -31,11 +31,12 @@ from ..runs.folder import (
     read_job,
     remove_partial_files,
 )
-from .callbacks.checkpointing import has_stopped, is_validation_due
+from .callbacks.checkpointing import has_stopped
 from .callbacks.save_run import MAX_CHANGES, dump_settings, list_changes, print_once
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
 from .options import RUNS, Resume, load_configs
+from .run_state import read_state
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -223,7 +224,7 @@ def refuse_moved_run(words: Sequence[str], root: Path) -> None:
 def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
     """Exit if a resumed run is complete; refuse a checkpoint with more steps than max_steps."""
     step = checkpoint.get("global_step", 0)
-    if not 0 <= max_steps <= step or (max_steps == step and is_validation_due(checkpoint)):
+    if not 0 <= max_steps <= step or (max_steps == step and read_state(checkpoint).validation_due):
         return
     if resume != "never":
         print_once(f"all {max_steps} steps are done; more with --trainer.max_steps")

@@ -79,7 +79,7 @@ def render(fit):
 
     def render_notes(rows=(), **notes) -> str:
         probe = ValidationProbe()
-        probe.load_state_dict(notes)
+        vars(probe).update(notes)
         return Report(probe).render(trainer, RunMetrics(list(rows)), "finished")
 
     return render_notes

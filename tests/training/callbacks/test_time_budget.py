@@ -176,7 +176,7 @@ def test_a_killed_run_continues_its_plan(plan, tmp_path):
         # The time from the checkpoint to the kill, and from there to the resume, does not count.
         rest.now = 1e4
         trainer, _ = plan(rest, LastCheckpoint(5), **options, ckpt_path=path)
-        used = saved["callbacks"]["TimeBudget"]["times"]["elapsed"]
+        used = saved["txl_lightning"]["plan_state"]["times"]["elapsed"]
         assert used + rest.now - 1e4 == pytest.approx(15, abs=0.75)
         at = saved["global_step"]
         assert rest.lrs[0] == whole.lrs[at]
@@ -305,9 +305,10 @@ def test_two_processes_go_by_the_clock_that_is_ahead(tmp_path, small, processes)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("tokens/s here: ") == 1
     checkpoint = torch.load(next(tmp_path.rglob("last.ckpt")), weights_only=True)
-    times = checkpoint["callbacks"]["TimeBudget"]["times"]
+    plan = checkpoint["txl_lightning"]["plan_state"]
+    times = plan["times"]
     assert times["share"] == 1
     assert times["validated"] == 1
     # The second one's clock is twice as fast.
-    seconds = float(checkpoint["callbacks"]["TimeBudget"]["plan"][0])
+    seconds = float(plan["plan"][0])
     assert times["elapsed"] == pytest.approx(seconds, rel=0.25)

@@ -17,7 +17,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial
@@ -118,23 +117,15 @@ class LastCheckpoint(Checkpoint):
                 return str(error)
         return problem
 
-    def state_dict(self) -> dict[str, bool]:
-        return {"validation_due": self.validation_due}
-
-    def load_state_dict(self, state_dict: dict[str, bool]) -> None:
-        self.validation_due = state_dict["validation_due"]
-
-    def on_load_checkpoint(self, trainer: Trainer, _: LanguageModel, checkpoint: dict) -> None:
-        keep_patience(trainer.early_stopping_callbacks, checkpoint)
-        step = checkpoint["global_step"]
-        if is_validation_due(checkpoint) and 0 <= trainer.max_steps <= step:
-            # Lightning does not start training without a step to take.
+    def allow_validation(self, trainer: Trainer, step: int) -> None:
+        """Let Lightning start a run whose steps are done, for a validation that is due."""
+        if self.validation_due and 0 <= trainer.max_steps <= step:
             loops.set_last_step(trainer, step + 1)
             self.only_validates = True
 
     def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
         if self.validation_due and trainer.should_stop:
-            # Nor does it start when trainer.max_time is over.
+            # Lightning does not start when trainer.max_time is over.
             trainer.should_stop = False
             self.only_validates = True
 
@@ -172,11 +163,6 @@ class LastCheckpoint(Checkpoint):
     def on_validation_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if self.loops_before_validation is not None and module.between_steps:
             self.save_if_asked(trainer)
-
-    def on_save_checkpoint(self, trainer: Trainer, _: LanguageModel, checkpoint: dict) -> None:
-        if self.loops_before_validation is not None:
-            # Otherwise Lightning continues this validation where the next one should begin.
-            checkpoint["loops"]["fit_loop"] = self.loops_before_validation
 
     def on_validation_epoch_end(self, *_: Any) -> None:
         # Before BestCheckpoint writes, because training may resume from best.ckpt.
@@ -246,18 +232,6 @@ class LastCheckpoint(Checkpoint):
             raise SystemExit(0 if is_child() else exit_code or EXIT[signal.SIGTERM])
 
 
-def is_validation_due(checkpoint: Mapping[str, Any]) -> bool:
-    """Return True if training was stopped after a step and before the end of its validation."""
-    return checkpoint.get("callbacks", {}).get("LastCheckpoint", {}).get("validation_due", False)
-
-
-def keep_patience(callbacks: list[EarlyStopping], checkpoint: dict[str, Any]) -> None:
-    """Replace EarlyStopping's patience in a checkpoint, which Lightning restores, by that given."""
-    for each in callbacks:
-        if state := checkpoint.get("callbacks", {}).get(each.state_key):
-            state["patience"] = each.patience
-
-
 def has_stopped(callback: EarlyStopping) -> bool:
     """Return True if a callback has ended the run, and would with the patience given now."""
     reason = callback.stopping_reason
@@ -272,15 +246,17 @@ class BestCheckpoint(ModelCheckpoint):
         names = {"auto_insert_metric_name": False, "enable_version_counter": False}
         super().__init__(filename=Path(BEST).stem, monitor="val/nats", **names)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def adopt(self, saved: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a saved best score with the folder of now; None without score or file."""
         best = Path(self.dirpath) / BEST
-        score = state_dict["best_model_score"]
+        score = saved["best_model_score"]
         # No score: the run was killed between its first best.ckpt and last.ckpt.
-        if best.is_file() and score is not None:
-            # Lightning compares paths, and the folder may have moved.
-            path = str(best)
-            moved = {"dirpath": self.dirpath, "best_model_path": path, "kth_best_model_path": path}
-            super().load_state_dict(state_dict | moved | {"best_k_models": {path: score}})
+        if not best.is_file() or score is None:
+            return None
+        # Lightning compares paths, and the folder may have moved.
+        path = str(best)
+        moved = {"dirpath": self.dirpath, "best_model_path": path, "kth_best_model_path": path}
+        return saved | moved | {"best_k_models": {path: score}}
 
 
 def requeue_job() -> None:

@@ -161,7 +161,7 @@ class TimeBudget(Callback):
         self.is_after_validation = self.is_printed = False
 
     def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
-        # Before LastCheckpoint.on_load_checkpoint, which may raise it for a validation.
+        # Before LastCheckpoint.allow_validation, which may raise it.
         self.max_steps = int(trainer.max_steps)
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
@@ -253,12 +253,15 @@ class TimeBudget(Callback):
         """Return the seconds until the time is over."""
         return self.seconds - self.clock() + self.started_at
 
-    def state_dict(self) -> dict[str, Any]:
+    @property
+    def plan_state(self) -> dict[str, Any]:
+        """The limits of the plan and its times, as plain values."""
         return {"plan": [self.seconds, self.max_steps], "times": asdict(self.times)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.saved_plan = state_dict["plan"]
-        self.times = Times(**state_dict["times"])
+    @plan_state.setter
+    def plan_state(self, saved: dict[str, Any]) -> None:
+        self.saved_plan = saved["plan"]
+        self.times = Times(**saved["times"])
 
 
 def count_validations(trainer: Trainer, max_steps: int) -> int:

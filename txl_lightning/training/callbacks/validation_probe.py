@@ -26,8 +26,6 @@ PROMPT_LEN = 32  # number of tokens of the validation text that a sample continu
 MAX_SAMPLES = 100
 N_ATTENTION = 4  # segments with full memory on which attention is measured
 N_GAIN = 16  # and those on which memory gain is
-SAVED = ("samples", "prompt_len", "nats_by_position", "attention")
-"""Attributes that are saved in checkpoints, for the report of a resumed run."""
 
 
 class FinalValidation(Callback):
@@ -142,12 +140,6 @@ class ValidationProbe(Callback):
             memory = module.net.empty_memory(1, module.memory_bank.eval_lengths)
             sums = sum_attention(module.net, segments, memory, self.n_warmup)
             self.attention = summarize_heads(sums)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in SAVED}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        vars(self).update({name: state_dict[name] for name in SAVED if name in state_dict})
 
 
 def n_warmup_segments(module: LanguageModel, segment: Segment) -> int:

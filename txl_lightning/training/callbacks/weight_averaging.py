@@ -9,7 +9,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 
 from ...errors import require
 from ...model import Network
-from ..module import AVERAGE, TRAINED, LanguageModel
+from ..module import LanguageModel
 
 
 class WeightAverage(Callback):
@@ -34,7 +34,7 @@ class WeightAverage(Callback):
         self.start_step = start_step
         self.average: Network | None = None
         self.trained: Network | None = None
-        self.count = 0
+        self.n_averaged = 0
 
     def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
         if stage == "fit":
@@ -42,7 +42,7 @@ class WeightAverage(Callback):
             expected = "ddp with WeightAverage, which copies whole weights"
             require(not is_sharded, "trainer.strategy", "fsdp2", expected)
             self.average = self.trained = None
-            self.count = 0
+            self.n_averaged = 0
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         # When it was loaded, the weights were not yet on their device.
@@ -52,10 +52,10 @@ class WeightAverage(Callback):
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if module.between_steps and trainer.global_step > self.start_step:
-            self.count += 1
+            self.n_averaged += 1
             if self.average is None:
                 self.average = copy_at_least_float32(module.net)
-            weight = 1 / self.count if self.decay is None else 1 - self.decay
+            weight = 1 / self.n_averaged if self.decay is None else 1 - self.decay
             for mean, now in zip(self.average.parameters(), module.net.parameters(), strict=True):
                 mean.lerp_(now.to(mean), weight)
         if self.average is not None:
@@ -78,23 +78,11 @@ class WeightAverage(Callback):
             module.net.load_state_dict(self.trained.state_dict())
             self.trained = None
 
-    def on_save_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
-        if self.average is not None:
-            trained = self.trained or module.net
-            checkpoint[TRAINED] = trained.state_dict(prefix="net.")
-            checkpoint["state_dict"] = self.average.state_dict(prefix="net.")
-
-    def on_load_checkpoint(self, trainer: Trainer, module: LanguageModel, checkpoint: dict) -> None:
-        if average := checkpoint.get(AVERAGE):
-            self.average = copy_at_least_float32(module.net)
-            weights = {name.removeprefix("net."): average[name] for name in average}
-            self.average.load_state_dict(weights)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.count = state_dict["count"]
+    def adopt(self, net: Network, average: dict[str, torch.Tensor]) -> None:
+        """Continue an average from the weights of a checkpoint; `net` has its precision."""
+        self.average = copy_at_least_float32(net)
+        weights = {name.removeprefix("net."): average[name] for name in average}
+        self.average.load_state_dict(weights)
 
 
 def copy_at_least_float32(net: Network) -> Network:

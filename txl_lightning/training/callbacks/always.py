@@ -1,0 +1,182 @@
+"""The callbacks of every LanguageModel: TrainingStateCheckpoint, and NonFiniteGuard before it.
+
+They save and restore the state of a run, and refuse an update or a checkpoint with numbers that are
+not finite. Their module is a LanguageModel, which makes them.
+"""
+
+import math
+import time
+from functools import partial
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
+from lightning.pytorch.trainer.states import TrainerStatus
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from ...data.stream import Segment, TrainingLoader
+from ...errors import CheckpointError, NonFiniteError, require
+from ...imports import warn_if_local
+from ...runs.logger import RunLogger
+from .. import loops
+from ..ranks import gather_shards, local_part
+from ..run_state import capture, restore
+
+AVERAGE = "WeightAverage of txl_lightning, which resumes exactly"
+REFUSED = {
+    callbacks.BackboneFinetuning: "none that needs a part named backbone",
+    callbacks.BatchSizeFinder: "data.batch_size, and data.micro_batches if memory is short",
+    callbacks.LearningRateFinder: "model.optim.lr, or runs of txl-lightning sweep",
+    callbacks.ModelPruning: "none that replaces weights, which a resume would lose",
+    callbacks.SpikeDetection: "none that skips batches; model.optim.max_skipped_updates does",
+    callbacks.StochasticWeightAveraging: AVERAGE,
+    callbacks.WeightAveraging: AVERAGE,
+}
+"""Lightning's callbacks that need what is not here, and what to use instead."""
+UNFINISHED = callbacks.BaseFinetuning, callbacks.BasePredictionWriter
+
+
+def refuse_callbacks(given: list[Callback]) -> None:
+    for each in given:
+        name = type(each).__name__
+        is_whole = type(each) not in UNFINISHED
+        require(is_whole, "trainer.callbacks", name, "a class that is derived from it")
+        for kind, expected in REFUSED.items():
+            require(not isinstance(each, kind), "trainer.callbacks", name, expected)
+
+
+class NonFiniteGuard(Callback):
+    """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights."""
+
+    def __init__(self, max_skipped: int = 0) -> None:
+        self.max_skipped = max_skipped
+        self.n_skipped = 0
+        self.losses: list[Tensor] = []
+        self.norm = math.nan
+        self.batch_name = ""
+
+    def on_train_batch_start(self, _: Trainer, __: Any, batch: Any, batch_idx: int) -> None:
+        self.batch_name = f"batch {batch_idx}"
+        if isinstance(batch, Segment):
+            self.batch_name = f"segment {batch.index} of the training text"
+
+    def on_before_backward(self, trainer: Trainer, module: LightningModule, loss: Tensor) -> None:
+        # There are several in a step when gradients accumulate.
+        self.losses.append(loss.detach().float())
+
+    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
+        gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
+        # For clipping, which would otherwise copy the number back to the device, and wait.
+        self.norm_on_device = gather_shards(torch.nn.utils.get_total_norm(gradients))
+        # Loss and norm together, because each transfer waits for the device.
+        both = torch.stack([torch.stack(self.losses).sum(), self.norm_on_device])
+        loss, self.norm = both.tolist()
+        self.losses = []
+        scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
+        # A scaler adjusts its scale to infinite gradients, and skips those updates itself.
+        [is_bad] = module.ranks.max(int(not math.isfinite(loss if scaled else loss + self.norm)))
+        if is_bad:
+            self.skip(trainer, module, f"loss {loss}, gradient norm {self.norm}")
+        elif module.is_logged_step(trainer.global_step + 1):
+            module.log("train/grad_norm", self.norm)
+
+    def skip(self, trainer: Trainer, module: LightningModule, values: str) -> None:
+        """Discard the gradients and the memory that led to them; raise after max_skipped."""
+        self.n_skipped += 1
+        step = f"step {trainer.global_step + 1}, {self.batch_name}"
+        if self.n_skipped > self.max_skipped:
+            fix = "lower model.optim.lr, or allow some with model.optim.max_skipped_updates"
+            raise NonFiniteError(f"{step}: {values}; nothing was updated; {fix}")
+        rank_zero_warn(f"{step}: {values}; skipped ({self.n_skipped} of {self.max_skipped})")
+        module.zero_grad(set_to_none=True)
+        module.memory_bank.discard("train")
+        module.train_nats.reset()
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, module: LightningModule, checkpoint: dict
+    ) -> None:
+        if trainer.state.status == TrainerStatus.INTERRUPTED:
+            return
+        weights = map(local_part, module.parameters())
+        # Each rank checks its own shards.
+        [is_bad] = module.ranks.max(int(not all(weight.isfinite().all() for weight in weights)))
+        if is_bad:
+            raise NonFiniteError(
+                f"step {trainer.global_step}: a weight is not finite; nothing is saved, the last "
+                "checkpoint is unchanged; lower model.optim.lr"
+            )
+
+
+class TrainingStateCheckpoint(Callback):
+    """Commit memory and position together, after the step and before a checkpoint is written.
+
+    A step is logged before a checkpoint of it is written, so that no kill loses its row.
+    """
+
+    def __init__(self) -> None:
+        self.is_logged = True
+
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.is_global_zero:
+            for key, name in module.list_classes().items():
+                warn_if_local(key, name)
+        if not trainer.global_step:
+            # Otherwise fit goes on with this Trainer.
+            module.tokens_seen = 0
+            module.started_at = time.monotonic()
+        loops.replace_step_logging(trainer, partial(self.log_once, trainer))
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        refuse_different_starts(trainer, module)
+        if module.loaded_state is not None:
+            restore(module.loaded_state, trainer, module)
+            module.loaded_state = None
+        elif trainer.global_rank:
+            # With equal random numbers, ranks would drop the same units of different rows.
+            torch.manual_seed(torch.initial_seed() + trainer.global_rank)
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        loops.log_as_step(trainer, trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, _: Any, batch: Segment, batch_idx: int
+    ) -> None:
+        module.memory_bank.commit()
+        module.tokens_seen += module.segment_tokens
+        if isinstance(trainer.train_dataloader, TrainingLoader):
+            trainer.train_dataloader.commit(batch)
+        self.is_logged = False
+
+    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if module.is_fitting:
+            # Validations are logged at the last step taken, also while gradients accumulate.
+            loops.log_as_step(trainer, trainer.global_step - 1)
+
+    def log_once(self, trainer: Trainer) -> None:
+        """Log the segment that has ended, unless a checkpoint of it is already written."""
+        if not self.is_logged:
+            self.is_logged = True
+            loops.log_step(trainer)
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, module: LightningModule, checkpoint: dict
+    ) -> None:
+        if trainer.state.status != TrainerStatus.INTERRUPTED:
+            self.log_once(trainer)
+            for logger in trainer.loggers:
+                if isinstance(logger, RunLogger):
+                    logger.flush_to_disk()
+        capture(trainer, module, checkpoint)
+
+
+def refuse_different_starts(trainer: Trainer, module: LightningModule) -> None:
+    """Raise CheckpointError on every rank unless all have loaded the same checkpoint."""
+    position = (module.loaded_state and module.loaded_state.position) or {}
+    start = trainer.global_step, position.get("consumed", 0)
+    largest = module.ranks.max(*start, *(-number for number in start))
+    if largest[:2] != [-number for number in largest[2:]]:
+        raise CheckpointError(
+            f"resume: rank {trainer.global_rank} starts at step {start[0]}, another does not; "
+            "trainer.default_root_dir must be one folder for all machines"
+        )

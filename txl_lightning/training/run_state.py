@@ -1,0 +1,326 @@
+"""The state of a run: what it needs to go on as if it had not stopped.
+
+Lightning restores weights, optimizer, schedule, counts of steps, and its own callbacks. All else is
+a `RunState`. A resume happens in this order:
+
+1. `setup` of model and callbacks.
+2. `prepare`, called by `LanguageModel.on_load_checkpoint`, Lightning's first hook with a
+   checkpoint. It sets what decides whether and how long training goes on, and changes what
+   Lightning loads next.
+3. Lightning restores its part, and starts training if a step is left.
+4. `on_train_start` of the callbacks in their order (`ORDER` in cli.py): TimeBudget goes on in its
+   plan; TrainingStateCheckpoint calls `restore`, the last that may change random numbers;
+   LastCheckpoint runs a validation that is due.
+5. `LanguageModel.on_train_start`: settings of the optimizer that are given now.
+"""
+
+import platform
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerStatus
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from ..data.stream import TrainingLoader
+from ..imports import find_version
+from ..model.contract import join_rows
+from ..model.parts import is_onednn_faster
+from ..runs.folder import FORMAT, KEY
+
+State = dict[str, Any]
+TRAINED = "trained"  # key in a checkpoint with an average: the weights, beside it in state_dict
+
+
+@dataclass
+class RunState:
+    """What a resumed run needs besides Lightning's part; in a checkpoint under `txl_lightning`."""
+
+    exact: bool = False
+    """Saved between two steps, with memory and random numbers of all ranks."""
+    world_size: int = 1
+    environment: State = field(default_factory=dict)
+    """What affects the rounding of sums."""
+    tokens: int = 0
+    """Read in training on all devices."""
+    seconds: float = 0.0
+    """Of training and its validations."""
+    position: State | None = None
+    """Of the TrainingLoader in the text; None if Lightning restores a loader of another kind."""
+    memory: dict[str, Tensor] | None = None
+    """Of all rows in their order, whichever rank read them; None before the first step."""
+    ranks: list[State] = field(default_factory=list)
+    """Of each rank: `rng`, its random numbers, and `mean`, its nats and targets since the last row
+    of training was logged."""
+    n_skipped: int = 0
+    """Updates that were left out because of numbers that are not finite."""
+    validation_due: bool = False
+    """Whether a validation follows this step, or was not over."""
+    plan_state: State | None = None
+    """Limits and times of a plan that follows the clock."""
+    n_averaged: int = 0
+    """Steps in the average of the weights. The average is the checkpoint's `state_dict`, so that
+    other commands load it, and the weights that training continues from are `trained`."""
+    samples: list[Any] = field(default_factory=list)
+    """This and the next three: what validations measured, for the report."""
+    prompt_len: int = 0
+    nats_by_position: list[Any] = field(default_factory=list)
+    attention: list[Any] = field(default_factory=list)
+
+
+OWNERS = {
+    "n_skipped": "NonFiniteGuard",
+    "validation_due": "LastCheckpoint",
+    "plan_state": "TimeBudget",
+    "n_averaged": "WeightAverage",
+    "samples": "ValidationProbe",
+    "prompt_len": "ValidationProbe",
+    "nats_by_position": "ValidationProbe",
+    "attention": "ValidationProbe",
+}
+"""The callback that keeps a value of the state up to date, in an attribute of that name."""
+
+
+def find_callbacks(trainer: Trainer, name: str) -> list[Any]:
+    """Return the callbacks of a class of ours or one derived from it, whose file imports this."""
+    return [each for each in trainer.callbacks if name in list_our_classes(type(each))]
+
+
+def list_our_classes(kind: type) -> list[str]:
+    return [each.__name__ for each in kind.__mro__ if each.__module__.startswith("txl_lightning.")]
+
+
+def capture(trainer: Trainer, module: LightningModule, checkpoint: State) -> None:
+    """Add the state of a run to a checkpoint of Lightning's; all ranks call it together.
+
+    After an exception on one rank, it alone calls it, and saves no state of the others.
+    """
+    is_crash = trainer.state.status == TrainerStatus.INTERRUPTED
+    loader = trainer.train_dataloader
+    state = RunState(
+        exact=module.between_steps and not module.memory_bank.staged and not is_crash,
+        world_size=trainer.world_size,
+        environment=describe_rounding(trainer, module),
+        tokens=module.tokens_seen,
+        seconds=module.seconds,
+        position=loader.state_dict() if isinstance(loader, TrainingLoader) else None,
+    )
+    for name, owner in OWNERS.items():
+        for callback in find_callbacks(trainer, owner):
+            setattr(state, name, getattr(callback, name))
+    # After an exception on one rank, to gather would be to wait for the others forever.
+    if not is_crash or trainer.world_size == 1:
+        capture_ranks(state, trainer, module)
+    checkpoint[KEY] = {"format": FORMAT} | vars(state)
+    for last in find_callbacks(trainer, "LastCheckpoint"):
+        if last.loops_before_validation is not None:
+            # Otherwise Lightning continues this validation where the next one should begin.
+            checkpoint["loops"]["fit_loop"] = last.loops_before_validation
+    if state.position is not None:
+        checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+    for average in find_callbacks(trainer, "WeightAverage"):
+        if average.average is not None:
+            trained = average.trained or module.net
+            checkpoint[TRAINED] = trained.state_dict(prefix="net.")
+            checkpoint["state_dict"] = average.average.state_dict(prefix="net.")
+
+
+def capture_ranks(state: RunState, trainer: Trainer, module: LightningModule) -> None:
+    """Set what each rank has of its own: the memory of its rows, random numbers, running mean."""
+    memory = module.memory_bank.committed.get(("train", 0))
+    memory = memory and memory.to("cpu")
+    mean = [value.item() for value in module.train_nats.metric_state.values()]
+    # Not module.device: after training, Lightning has moved the weights to the CPU.
+    own = {"rng": get_random_states(trainer.strategy.root_device), "mean": mean}
+    own["memory"] = memory and memory.tensors()
+    ranks = module.ranks.gather(own)
+    # Rank 0 writes the checkpoint.
+    if ranks is not None:
+        parts = [rank.pop("memory") for rank in ranks]
+        state.memory = memory and join_rows(memory, parts)
+        state.ranks = ranks
+
+
+def read_state(checkpoint: Mapping[str, Any]) -> RunState:
+    """Return the state in a checkpoint; what a checkpoint lacks has its initial value."""
+    saved = checkpoint.get(KEY, {})
+    if saved.get("format", 2) == 2:
+        saved = gather_format_2(checkpoint) | saved
+    names = [each.name for each in fields(RunState) if each.name in saved]
+    return RunState(**{name: saved[name] for name in names})
+
+
+def gather_format_2(checkpoint: Mapping[str, Any]) -> State:
+    """Return what format 2 kept elsewhere: with each callback, and with Lightning's loaders."""
+    callbacks = checkpoint.get("callbacks", {})
+    values = {}
+    for owner in OWNERS.values():
+        values |= callbacks.get(owner, {})
+    loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
+    [loader] = loops.get("combined_loader") or [{}]
+    return values | {
+        "seconds": checkpoint.get("seconds", 0.0),
+        "position": loader if "read_as" in loader else None,
+        "plan_state": callbacks.get("TimeBudget"),
+        "n_averaged": values.get("count", 0),
+    }
+
+
+def drop_format_2(checkpoint: State, state: RunState) -> None:
+    """Remove what `gather_format_2` has read, and Lightning would load, or miss a callback for."""
+    for owner in OWNERS.values():
+        checkpoint.get("callbacks", {}).pop(owner, None)
+    if state.position is not None:
+        checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+
+
+def prepare(trainer: Trainer, module: LightningModule, checkpoint: State) -> RunState:
+    """Before Lightning loads anything: set what training starts by, change what Lightning loads.
+
+    Returns the state, for `restore`. The module has its precision, and so will the average.
+    """
+    state = read_state(checkpoint)
+    drop_format_2(checkpoint, state)
+    swap_weights(trainer, module, checkpoint)
+    module.tokens_seen = state.tokens
+    module.started_at -= state.seconds
+    for name, owner in OWNERS.items():
+        for callback in find_callbacks(trainer, owner):
+            if (value := getattr(state, name)) is not None:
+                setattr(callback, name, value)
+    step = checkpoint["global_step"]
+    if module.pass_limit:
+        module.pass_limit.load(state.position or {}, state.tokens, step)
+    adapt_callbacks(trainer, checkpoint.get("callbacks", {}))
+    # After the steps that remain are known.
+    for last in find_callbacks(trainer, "LastCheckpoint"):
+        last.allow_validation(trainer, step)
+    return state
+
+
+def swap_weights(trainer: Trainer, module: LightningModule, checkpoint: State) -> None:
+    """Let training continue from the weights, and the average from itself."""
+    if TRAINED not in checkpoint:
+        return
+    average = checkpoint["state_dict"]
+    checkpoint["state_dict"] = checkpoint.pop(TRAINED)
+    callbacks = find_callbacks(trainer, "WeightAverage")
+    for each in callbacks:
+        each.adopt(module.net, average)
+    if not callbacks:
+        rank_zero_warn(
+            "the checkpoint holds an average of weights; without the callback WeightAverage "
+            "training continues from the weights themselves"
+        )
+
+
+def adapt_callbacks(trainer: Trainer, saved: State) -> None:
+    """Change what Lightning will load: EarlyStopping's patience, and the folder of best.ckpt."""
+    for each in trainer.early_stopping_callbacks:
+        if each.state_key in saved:
+            saved[each.state_key]["patience"] = each.patience
+    for each in find_callbacks(trainer, "BestCheckpoint"):
+        if each.state_key in saved:
+            best = each.adopt(saved.pop(each.state_key))
+            saved |= {each.state_key: best} if best else {}
+
+
+def restore(state: RunState, trainer: Trainer, module: LightningModule) -> None:
+    """After Lightning's part, and as the last before training that may draw random numbers: restore
+    memory, random numbers, running mean and position in the text."""
+    warn_of_changes(state, describe_rounding(trainer, module))
+    if state.memory:
+        restore_memory(state.memory, trainer, module)
+    if state.ranks:
+        restore_ranks(state.ranks, trainer, module)
+    if state.position is not None:
+        trainer.train_dataloader.load_state_dict(state.position)
+
+
+def restore_memory(tensors: State, trainer: Trainer, module: LightningModule) -> None:
+    """Restore the memory of this rank's rows."""
+    memory = module.net.empty_memory(1)
+    memory = memory.restore(tensors)
+    n_row = memory.batch_size // trainer.world_size
+    rank = trainer.global_rank
+    memory = memory.rows(slice(rank * n_row, (rank + 1) * n_row))
+    # Copies, because the tensors may be those of a file that training replaces.
+    copies = {name: tensor.clone() for name, tensor in memory.tensors().items()}
+    module.memory_bank.committed["train", 0] = memory.restore(copies)
+
+
+def restore_ranks(ranks: list[State], trainer: Trainer, module: LightningModule) -> None:
+    """Restore random numbers and the running mean, also of another number of ranks."""
+    rank = trainer.global_rank
+    if len(ranks) == trainer.world_size:
+        set_random_states(ranks[rank]["rng"], trainer.strategy.root_device)
+        mean = ranks[rank]["mean"]
+    else:
+        set_random_states(ranks[0]["rng"], trainer.strategy.root_device)
+        torch.manual_seed(int(torch.randint(1 << 62, ())) + rank)
+        mean = np.sum([each["mean"] for each in ranks], axis=0) * (rank == 0)
+    for name, value in zip(module.train_nats.metric_state, mean, strict=True):
+        getattr(module.train_nats, name).fill_(value)
+
+
+def get_random_states(device: torch.device) -> State:
+    name, keys, *rest = np.random.get_state()
+    states = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states | {"numpy": (name, keys.tolist(), *rest)}
+
+
+def set_random_states(states: State, device: torch.device) -> None:
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def find_packages(module: LightningModule) -> State:
+    """Return package and version of a network, vocabulary and position scheme that are not ours."""
+    packages = {key: name.partition(".")[0] for key, name in module.list_classes().items()}
+    return {key: f"{package} {find_version(package)}" for key, package in packages.items()}
+
+
+def describe_rounding(trainer: Trainer, module: LightningModule) -> State:
+    """Return what affects the rounding of sums, besides the settings of the model."""
+    device = trainer.strategy.root_device
+    vectors = torch.backends.cpu.get_cpu_capability()
+    vectors += " AMX" * torch.cpu.get_capabilities().get("amx_bf16", False)
+    vectors += " oneDNN" * is_onednn_faster()
+    return find_packages(module) | {
+        "micro_batches": module.corpus.config.micro_batches if module.corpus else 1,
+        "compile": module.hparams["compile"],
+        "devices": trainer.world_size,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processor": f"{platform.machine()} {vectors}",
+        "strategy": type(trainer.strategy).__name__,
+        "precision": str(trainer.precision),
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        # The compiler's Triton, with its assembler, is the one that this torch requires.
+        "cuda": str(torch.version.cuda),
+    }
+
+
+def warn_of_changes(state: RunState, now: State) -> None:
+    if not state.exact:
+        rank_zero_warn("the checkpoint was saved in mid-step: what follows is near, not exact")
+    if not state.memory:
+        rank_zero_warn("the checkpoint holds no memory: it starts empty")
+    was = now | state.environment
+    changed = [f"{name}: was {was[name]}, is {now[name]}" for name in now if was[name] != now[name]]
+    if changed:
+        rank_zero_warn(
+            "the order of the text is exact, but losses are so to rounding only, and dropout may "
+            f"differ ({'; '.join(changed)})"
+        )
