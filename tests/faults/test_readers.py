@@ -113,7 +113,7 @@ def make_metrics_of_resume(folder, run, **_):
     logger = RunLogger(run.parent, name="", version=run.name)
 
     def read():
-        logger._experiment = None
+        logger.writer = None
         logger.drop_rows(3, validation_due=True)
 
     return Target(run / "metrics.csv", read)

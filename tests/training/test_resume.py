@@ -10,13 +10,13 @@ import pytest
 import torch
 import yaml
 from jsonargparse import Namespace
-from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning import TransformerXLConfig
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.checkpoints.saving import save_checkpoint
 from txl_lightning.errors import CheckpointError, DataError
 from txl_lightning.model.config import describe_config
+from txl_lightning.runs import folder
 from txl_lightning.runs.folder import lock_folder
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_log
@@ -269,7 +269,7 @@ def test_run_that_another_process_trains_is_neither_resumed_nor_changed(txl, sma
 
 
 def test_two_runs_that_start_at_once_have_separate_folders(tmp_path, monkeypatch):
-    monkeypatch.setattr(CSVLogger, "_get_next_version", lambda _: 3)
+    monkeypatch.setattr(folder, "list_versions", lambda root: [root / "version_2"])
     loggers = [RunLogger(tmp_path, name="") for _ in range(2)]
     assert [Path(logger.log_dir).name for logger in loggers] == ["version_3", "version_4"]
 

@@ -77,6 +77,21 @@ def list_versions(root: Path) -> list[Path]:
     return sorted(folders, key=lambda folder: parse_number(folder.name), reverse=True)
 
 
+def claim_version(root: Path, creates: bool = True) -> str:
+    """Return the name of the next run's folder under a root.
+
+    It is made at once: of two runs that start at the same time, each has its own.
+    """
+    number = max((parse_number(path.name) for path in list_versions(root)), default=-1) + 1
+    while creates:
+        try:
+            (root / f"version_{number}").mkdir(parents=True)
+            break
+        except FileExistsError:
+            number += 1
+    return f"version_{number}"
+
+
 def parse_number(name: str) -> int:
     """Return the N of a run's folder version_N; -1 for another folder."""
     number = name.removeprefix("version_")
