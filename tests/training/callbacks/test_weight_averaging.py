@@ -65,7 +65,7 @@ def test_plain_mean_is_of_the_weights_after_every_counted_step(train, last, accu
     assert are_equal(copy_weights_of(record.model.net), load(last()))
 
 
-def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(train, last):
+def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(train, last, capsys):
     alone = train(into="alone")
     record = train(WeightAverage(decay=0.7))
     expected = record.weights[0]
@@ -79,6 +79,8 @@ def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(tra
     late = train(WeightAverage(start_step=4), into="late")
     assert late.val_nats == alone.val_nats
     assert "trained" not in torch.load(last("late"), weights_only=True)
+    said = "WeightAverage.start_step 4: the run ends at step 4; nothing is averaged\n"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_validation_during_and_after_fit_measures_the_average(train, last, make_data, make_trainer):

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy
 
-from ...errors import require
+from ...errors import print_notice, require
 from ...model import Network
 from ..module import LanguageModel
 
@@ -48,6 +48,9 @@ class WeightAverage(Callback):
         # When it was loaded, the weights were not yet on their device.
         if self.average is not None:
             self.average.to(module.device)
+        if 0 <= trainer.max_steps <= self.start_step and trainer.is_global_zero:
+            end = f"the run ends at step {trainer.max_steps:,}; nothing is averaged"
+            print_notice(f"WeightAverage.start_step {self.start_step:,}: {end}")
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
