@@ -50,6 +50,16 @@ def name_class(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def list_foreign_classes(config: Any, vocab: Any) -> dict[str, str]:
+    """Return the classes of a network and its vocabulary, which a checkpoint names, that are not of
+    this package."""
+    names = {"network": name_class(type(config)), "vocabulary": name_class(type(vocab))}
+    if is_class_path(scheme := getattr(config, "positions", "")):
+        names["positions"] = scheme
+    own = ("txl_lightning", "builtins")
+    return {key: name for key, name in names.items() if name.partition(".")[0] not in own}
+
+
 def is_local(name: str) -> bool:
     """Return True for a name that no other process can find: of a notebook, script or function."""
     return name.partition(".")[0] in SCRIPTS or "<locals>" in name

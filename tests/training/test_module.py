@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, seed_everything
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from txl_lightning import LanguageModel
@@ -132,6 +133,20 @@ def test_resume_of_a_run_whose_optimizer_was_not_fused_is_exact(interrupt):
     old = Callback()
     old.on_load_checkpoint = unfuse
     assert interrupt(3, callbacks=[old], optim={"name": "muon"})
+
+
+@pytest.mark.parametrize("kind", [ReduceLROnPlateau, CosineAnnealingLR, None])
+def test_schedule_that_a_resume_would_not_continue_exactly_is_refused(fit, make_model, kind):
+    class Own(LanguageModel):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            options = {"T_max": 9} if kind is CosineAnnealingLR else {}
+            schedule = kind and {"scheduler": kind(optimizer, **options), "monitor": "val/nats"}
+            return {"optimizer": optimizer} | ({"lr_scheduler": schedule} if schedule else {})
+
+    name = kind.__name__ if kind else "no scheduler"
+    with pytest.raises(ValueError, match=f"^configure_optimizers: invalid {name}; expected one La"):
+        fit(model=Own(make_model().hparams["net"]))
 
 
 def test_reading_the_number_of_steps_keeps_the_position(interrupt, monkeypatch):

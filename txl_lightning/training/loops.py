@@ -184,9 +184,9 @@ def set_next_validation(trainer: Trainer, is_due: bool) -> None:
 
 def is_validation_next(trainer: Trainer) -> bool:
     """Return True if Lightning will validate after this segment."""
-    # Private, because nothing else knows it before the hooks of the validation.
-    loop = trainer.fit_loop
-    return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+    # Private, because nothing else knows it before the hooks of the validation. None: only a step
+    # that reads the loader itself needs its fetcher.
+    return trainer.fit_loop.epoch_loop._should_check_val_fx(None)
 
 
 def validate_now(trainer: Trainer) -> None:
@@ -220,7 +220,6 @@ def replace_signal_handlers(trainer: Trainer) -> None:
     """Disable Lightning's signal handlers: with them, ranks wait for each other within a step."""
     # Private, because no setting turns them off (the tests with two processes would hang).
     trainer._signal_connector.register_signal_handlers = lambda: None
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
 
 def dump_state(trainer: Trainer) -> dict[str, Any]:

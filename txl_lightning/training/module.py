@@ -17,7 +17,6 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
-from ..imports import is_class_path, name_class
 from ..machine import peak_memory
 from ..model import (
     EvalLengths,
@@ -263,16 +262,6 @@ class LanguageModel(HoldsNetwork, LightningModule):
         # Lightning would load it again, and warn again.
         if self.corpus is not None and (state := checkpoint.pop("CorpusDataModule", {})):
             self.corpus.load_state_dict(state)
-
-    def list_classes(self) -> dict[str, str]:
-        """Return the classes that a checkpoint names and this package does not have."""
-        config = self.net.config
-        vocab = getattr(self.corpus, "vocab", None)
-        names = {"network": name_class(type(config)), "vocabulary": name_class(type(vocab))}
-        if is_class_path(scheme := getattr(config, "positions", "")):
-            names["positions"] = scheme
-        own = ("txl_lightning", "builtins")
-        return {key: name for key, name in names.items() if name.partition(".")[0] not in own}
 
     def get_metric(self, name: str, metric_type: type[Metric], *args: Any) -> Metric:
         """Return the metric "DATALOADER/NAME", created at its first use."""

@@ -28,7 +28,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from ..data.stream import TrainingLoader
-from ..imports import find_version
+from ..imports import find_version, list_foreign_classes
 from ..model.contract import join_rows
 from ..model.parts import is_onednn_faster
 from ..runs.folder import FORMAT, KEY
@@ -286,7 +286,8 @@ def set_random_states(states: State, device: torch.device) -> None:
 
 def find_packages(module: LightningModule) -> State:
     """Return package and version of a network, vocabulary and position scheme that are not ours."""
-    packages = {key: name.partition(".")[0] for key, name in module.list_classes().items()}
+    classes = list_foreign_classes(module.net.config, getattr(module.corpus, "vocab", None))
+    packages = {key: name.partition(".")[0] for key, name in classes.items()}
     return {key: f"{package} {find_version(package)}" for key, package in packages.items()}
 
 

@@ -14,10 +14,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from ...data.stream import Segment, TrainingLoader
 from ...errors import CheckpointError, NonFiniteError, require
-from ...imports import warn_if_local
+from ...imports import list_foreign_classes, warn_if_local
 from ...runs.logger import RunLogger
 from .. import loops
 from ..ranks import gather_shards, local_part
@@ -119,13 +120,17 @@ class TrainingStateCheckpoint(Callback):
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         if stage == "fit" and trainer.is_global_zero:
-            for key, name in module.list_classes().items():
+            vocab = getattr(module.corpus, "vocab", None)
+            for key, name in list_foreign_classes(module.net.config, vocab).items():
                 warn_if_local(key, name)
         if not trainer.global_step:
             # Otherwise fit goes on with this Trainer.
             module.tokens_seen = 0
             module.started_at = time.monotonic()
         loops.replace_step_logging(trainer, partial(self.log_once, trainer))
+
+    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
+        refuse_schedulers(trainer)
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         refuse_different_starts(trainer, module)
@@ -168,6 +173,18 @@ class TrainingStateCheckpoint(Callback):
                 if isinstance(logger, RunLogger):
                     logger.flush_to_disk()
         capture(trainer, module, checkpoint)
+
+
+def refuse_schedulers(trainer: Trainer) -> None:
+    """Refuse the schedules of a model of one's own that a resume would not continue exactly.
+
+    ReduceLROnPlateau follows a validation, but only after the checkpoint that is written there.
+    """
+    schedulers = [each.scheduler for each in trainer.lr_scheduler_configs]
+    names = ", ".join(type(each).__name__ for each in schedulers) or "no scheduler"
+    is_possible = len(schedulers) == 1 and isinstance(schedulers[0], LambdaLR)
+    expected = "one LambdaLR, whose rate depends on the step alone, as of model.optim.schedule"
+    require(is_possible, "configure_optimizers", names, expected)
 
 
 def refuse_different_starts(trainer: Trainer, module: LightningModule) -> None:
