@@ -87,7 +87,10 @@ OWNERS = {
 
 
 def find_callbacks(trainer: Trainer, name: str) -> list[Any]:
-    """Return the callbacks of a class of ours or one derived from it, whose file imports this."""
+    """Return the callbacks of a class of ours, or of one that is derived from it.
+
+    By its name, because the files of callbacks import this one.
+    """
     return [each for each in trainer.callbacks if name in list_our_classes(type(each))]
 
 
@@ -162,7 +165,7 @@ def gather_format_2(checkpoint: Mapping[str, Any]) -> State:
     for owner in OWNERS.values():
         values |= callbacks.get(owner, {})
     loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
-    [loader] = loops.get("combined_loader") or [{}]
+    loader, *_ = loops.get("combined_loader") or [{}]
     return values | {
         "seconds": checkpoint.get("seconds", 0.0),
         "position": loader if "read_as" in loader else None,
