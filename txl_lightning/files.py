@@ -23,6 +23,12 @@ from .errors import TYPE_WORDS, DataError, StorageError, print_notice, require
 PACKAGE = Path(__file__).parent
 MAX_YAML_DEPTH = 100
 LFS_POINTER = b"version https://git-lfs"  # the beginning of what Git has in place of a large file
+# Files by which folders of ours are known, and a part of their content.
+RUN_FILE = "run.json"
+STORE_FILE = "manifest.json"
+SWEEP_FILE = "journal.log"
+OWN_MARKS = {RUN_FILE: b'"max_steps"', STORE_FILE: b'"n_document"', SWEEP_FILE: b'"op_code"'}
+MARK_WITHIN = 1 << 16  # bytes; others may be large
 MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
 URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # also after Path has removed a slash
 
@@ -223,6 +229,16 @@ def refuse_pointer(path: Path) -> None:
 def has_ending(path: Path, endings: Iterable[str]) -> bool:
     """Return True if a name ends with one of the endings, in small letters or capitals."""
     return path.name.lower().endswith(tuple(endings))
+
+
+def has_mark(folder: Path, name: str) -> bool:
+    """Return True for a folder of ours, by a file of OWN_MARKS; others have such files, too."""
+    path = folder / name
+    # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
+    if not os.path.isfile(path):
+        return False
+    with path.open("rb") as file:
+        return OWN_MARKS[name] in file.read(MARK_WITHIN)
 
 
 def sha256_file(path: Path) -> str:

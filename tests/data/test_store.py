@@ -152,8 +152,8 @@ def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
     words = WordOptions(line_end="double_eos", lower_case=True)
     made = recipe(PIECES, PIECES[:40], b"a", vocab=vocab, document_unit=unit, words=words)
     whole = prepare_text(made, tmp_path / "whole")
-    monkeypatch.setattr(recipe_module, "PIECE", 14)
-    assert len([*recipe_module.plan_pieces(made.splits["train"])]) > 9
+    monkeypatch.setattr(recipe_module, "PIECE_BYTES", 14)
+    assert len([*recipe_module.plan_pieces(made.splits["train"], Bytes())]) > 9
     pieces = prepare_text(made, tmp_path / "pieces")
     assert pieces.fingerprint == whole.fingerprint
     for split in SPLITS:
@@ -173,7 +173,7 @@ def test_a_tokenizer_that_joins_lines_encodes_a_file_in_one_piece(
     trainer = trainers.BpeTrainer(vocab_size=100, show_progress=False)
     tokenizer.train_from_iterator([lines], trainer)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    monkeypatch.setattr(recipe_module, "PIECE", 14)
+    monkeypatch.setattr(recipe_module, "PIECE_BYTES", 14)
     made = recipe(lines.encode(), vocab=tmp_path / "tokenizer.json", cut=ALL_TRAIN)
     store = prepare_text(made, tmp_path)
     assert store.ids("train").tolist() == store.vocab.encode_text(lines).tolist()
@@ -199,7 +199,7 @@ def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, monkeypatc
     advanced = []
     made = recipe(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
     (tmp_path / "vocab.json").write_text(Bytes().to_json())
-    monkeypatch.setattr(recipe_module, "PIECE", 20)
+    monkeypatch.setattr(recipe_module, "PIECE_BYTES", 20)
     encoded = encode_slices(made.splits["train"], tmp_path / "vocab.json", unit, 1, advanced.append)
     assert b"".join(ids.tobytes() for ids, _ in encoded) == b"ab\ncde\n" * 10
     assert (sum(advanced), len(advanced) > 2) == (70, True)

@@ -96,6 +96,7 @@ import os, signal, sys
 from pathlib import Path
 from txl_lightning.data import recipe
 from txl_lightning.data.text_files import FileSlice
+from txl_lightning.data.vocab import Bytes
 
 # Inherited by processes.
 MAIN = os.environ.setdefault("MAIN", str(os.getpid()))
@@ -111,11 +112,11 @@ class Slice(FileSlice):
         return super().chunks()
 
 if __name__ == "__main__":
-    recipe.PIECE = 1000
+    recipe.PIECE_BYTES = 1000
     size = os.path.getsize("a.txt")
     slices = [Slice(Path("a.txt").absolute(), 0, size)]
     made = recipe.Recipe({"train": slices, "val": [], "test": []}, "words")
-    assert len([*recipe.plan_pieces(slices)]) > 20
+    assert len([*recipe.plan_pieces(slices, Bytes())]) > 20
     recipe.prepare_folder(made, Path(sys.argv[1]).absolute(), Path("data"), int(sys.argv[2]))
 """
 

@@ -20,7 +20,8 @@ COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 ARCHIVES = (*TARS, ".zip")
 UNPACKED = (*ARCHIVES, *COMPRESSED)  # endings of files that are unpacked
 AT_ONCE = 64 << 20  # bytes that are read at once
-VERSION = 3  # part of the name of an unpacked folder: increment it when other files are unpacked
+# Part of the name of an unpacked folder: increment it when other files are unpacked.
+UNPACKED_VERSION = 3
 ENCRYPTED = 1  # flag of a member of a zip
 ZIP64 = 0xFFFF  # number of members that the end of a zip has if another record has the number
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
@@ -32,7 +33,7 @@ def unpack(
 ) -> Path:
     """Return the folder with the content of a packed file, unpacked once."""
     sha256 = cache_result("sha256", [archive], data_dir, partial(sha256_file, archive))
-    name = f"{archive.name}-{short_hash([VERSION, str(archive.absolute()), sha256])}"
+    name = f"{archive.name}-{short_hash([UNPACKED_VERSION, str(archive.absolute()), sha256])}"
     folder = data_dir / "prepared" / name
     create_folder(folder, partial(unpack_into or unpack_archive, archive))
     return folder

@@ -20,7 +20,7 @@ from .tasks import TaskStore
 from .tokens import SHORTEST, FixedLengths, VarlenLengths, make_order
 from .vocab import Vocabulary, load_vocabulary
 
-SHAPE = ("batch_size", "tgt_len", "ext_len")
+SIZES = ("batch_size", "tgt_len", "ext_len")  # each also with eval_
 MOST_UNKNOWN = 0.1  # share of unknown tokens from which training warns; published texts have 5 %
 IN_ORDER = {"order": "ordered", "segments": "fixed", "restart_len": None}  # nothing is drawn
 
@@ -71,7 +71,7 @@ class StreamConfig:
         require_at_least(self, tgt_len=tgt_len, batch_size=1, ext_len=0, micro_batches=1)
         require_at_least(self, restart_len=1)
         require_at_least(self, eval_tgt_len=1, eval_batch_size=1, eval_ext_len=0, eval_warmup_len=0)
-        for name in SHAPE:
+        for name in SIZES:
             if getattr(self, f"eval_{name}") is None:
                 object.__setattr__(self, f"eval_{name}", getattr(self, name))
 
@@ -159,7 +159,7 @@ class CorpusDataModule(LightningDataModule):
             "n_token": self.n_token,
             "python": platform.python_version(),
         }
-        names = [f"{stage}{name}" for stage in ("", "eval_") for name in SHAPE]
+        names = [f"{stage}{name}" for stage in ("", "eval_") for name in SIZES]
         self.save_hyperparameters({"data": data | self._select_settings(names)})
 
     def train_dataloader(self) -> TrainingLoader:
@@ -192,7 +192,7 @@ class CorpusDataModule(LightningDataModule):
 
     def list_reading_settings(self) -> dict[str, Any]:
         """Return all settings that a position in the training text depends on."""
-        names = (*SHAPE, *IN_ORDER)
+        names = (*SIZES, *IN_ORDER)
         if self._select_settings(IN_ORDER) != IN_ORDER:
             names += ("seed",)
         return {"text": self.store.fingerprint} | self._select_settings(names)
@@ -205,8 +205,9 @@ class CorpusDataModule(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         state = {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
         # How ids were read, for other files of ids.
-        ids = getattr(self.store, "manifest", {}).get("ids")
-        return state | ({"ids": ids} if ids else {})
+        if ids := getattr(self.store, "manifest", {}).get("ids"):
+            state["ids"] = ids
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raise a DataError for a checkpoint of another text or vocabulary, unless allowed."""

@@ -10,7 +10,7 @@ from ..errors import DataError, print_notice
 from ..files import explain_write_errors, find_difference, verify_file
 from ..progress import show_progress
 
-CHUNK = 1 << 16
+PACKET = 1 << 16  # bytes
 DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt
 TIMEOUT = (10.0, 30.0)  # seconds to wait for a connection, and for more data
 # Some servers refuse scripts; sizes and ranges must refer to the unencoded file.
@@ -91,7 +91,7 @@ def _append_rest(url: str, n_byte: int, part: Path) -> None:
             response.raw.headers.discard("Content-Encoding")
             with show_progress(part.stem, n_byte) as advance:
                 advance(start)
-                for chunk in response.iter_content(CHUNK):
+                for chunk in response.iter_content(PACKET):
                     start += file.write(chunk)
                     advance(len(chunk))
     if start < end:

@@ -32,7 +32,7 @@ from .vocab.words import WordOptions
 # Opened stores ignore it. Fingerprints in checkpoints have `text`, `cuts` and `documents`, too.
 VERSION = 9
 LARGE = 10_000_000  # bytes of text from which a message is printed, because encoding takes long
-PIECE = 8 << 20  # bytes of text that are encoded at once, by one process
+PIECE_BYTES = 8 << 20  # bytes of text that are encoded at once, by one process
 SHORT = 100_000  # bytes of documents that are encoded in batches
 SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
 LINE = re.compile(rb"\S\n(?=\S)")
@@ -168,7 +168,7 @@ def encode_slices(
 ) -> Iterator[Piece]:
     """Yield the ids of a text, with the vocabulary in a file, and where documents begin."""
     vocab = load_vocabulary_once(vocab_path, vocab_path.stat().st_mtime_ns)
-    pieces = [*plan_pieces(slices, vocab.is_cut_at_lines)]
+    pieces = [*plan_pieces(slices, vocab)]
     encode = partial(encode_piece, vocab_path, unit)
     if isinstance(workers, str):
         results: Iterator[Iterable[Piece]] = map_on_ray(encode, pieces, workers)
@@ -211,18 +211,17 @@ def collect(function: Callable[[Any], Iterable], argument: Any) -> list:
     return [*function(argument)]
 
 
-def plan_pieces(
-    slices: Iterable[FileSlice], is_cut_at_lines: bool = True
-) -> Iterator[list[FileSlice]]:
-    """Yield lists of slices, of about PIECE bytes each; large ones are cut, if at all, at lines."""
+def plan_pieces(slices: Iterable[FileSlice], vocab: Vocabulary) -> Iterator[list[FileSlice]]:
+    """Yield lists of slices of about PIECE_BYTES; large ones are cut at lines, if the ids of a
+    vocabulary allow it."""
     piece = []
     total = 0
     for part in slices:
         start = part.start
         while start < part.stop:
-            is_cut = is_cut_at_lines and part.stop - start > PIECE
-            stop = find_line(part, start + PIECE) if is_cut else part.stop
-            if piece and total + stop - start > PIECE:
+            is_cut = part.stop - start > PIECE_BYTES and vocab.is_cut_at_lines
+            stop = find_line(part, start + PIECE_BYTES) if is_cut else part.stop
+            if piece and total + stop - start > PIECE_BYTES:
                 yield piece
                 piece = []
                 total = 0

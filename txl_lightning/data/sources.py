@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..errors import DataError, convert_fields, invalid, require
-from ..files import local_path
+from ..files import STORE_FILE, has_mark, local_path
 from .corpora import CORPORA, Corpus
 from .id_files import IDS, IdOptions, IdRecipe, split_id_files
 from .recipe import Recipe, prepare_folder, prepare_text
@@ -24,7 +24,6 @@ from .text_files import (
     SUFFIXES,
     DocumentUnit,
     has_documents,
-    has_mark,
     split_user_files,
 )
 from .vocab.base import Bytes, Vocabulary
@@ -342,6 +341,6 @@ def list_paths(value: str | list[str] | None) -> list[Path]:
 def find_kind(path: Path) -> str:
     """Return the setting of a path: path for a text, ids for a file of ids, or store."""
     # Also of a damaged store, which is then refused as one, by name.
-    if has_mark(path, "manifest.json"):
+    if has_mark(path, STORE_FILE):
         return "store"
     return "ids" if path.suffix in SUFFIXES and path.is_file() else "path"

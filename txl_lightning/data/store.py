@@ -20,10 +20,10 @@ from numpy import ndarray
 
 from .. import files
 from ..errors import DataError, StorageError, print_notice
-from ..files import cache_result
+from ..files import STORE_FILE, cache_result
 from .text_files import SPLITS
 from .tokens import Text, Tokens
-from .vocab.base import Piece, Vocabulary
+from .vocab.base import Piece, Vocabulary, choose_dtype
 from .vocab.kinds import load_vocabulary
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def build_store(
     for name in COUNTED if "ids" in description else COUNTED[1:]:
         manifest[name] = {split: counts[split][name] for split in SPLITS}
     manifest["files"] = {name: files.sha256_file(folder / name) for name in FILES}
-    files.write_json(manifest | {"checksum": files.short_hash(manifest)}, folder / "manifest.json")
+    files.write_json(manifest | {"checksum": files.short_hash(manifest)}, folder / STORE_FILE)
 
 
 def size_tokens(vocab: Vocabulary, id_options: Mapping[str, Any] | None) -> ndarray | None:
@@ -104,7 +104,7 @@ class Store:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        path = self.folder / "manifest.json"
+        path = self.folder / STORE_FILE
         manifest = files.read_json(path, MANIFEST)
         if manifest.pop("checksum") != files.short_hash(manifest):
             raise DataError(f"{path}: damaged: its checksum differs")
@@ -216,7 +216,7 @@ def find_problem(path: Path, sha256: str, n_token: int | None) -> str:
     if files.sha256_file(path) != sha256:
         return "damaged: its checksum is not the manifest's"
     if n_token is not None:
-        highest = int(map_array(path, np.min_scalar_type(max(n_token - 1, 0))).max(initial=0))
+        highest = int(map_array(path, choose_dtype(n_token)).max(initial=0))
         if highest >= n_token:
             return f"id {highest} is beyond the {n_token} tokens"
     return ""
@@ -280,10 +280,10 @@ def fetch_store(url: str, data_dir: Path, whole: bool = False) -> Store:
     url = url.rstrip("/")
     with explain_fetch_errors(url):
         fs, path = url_to_fs(url)
-        manifest = fs.cat_file(f"{path}/manifest.json")
+        manifest = fs.cat_file(f"{path}/{STORE_FILE}")
 
     def fetch(part: Path) -> None:
-        (part / "manifest.json").write_bytes(manifest)
+        (part / STORE_FILE).write_bytes(manifest)
         with explain_fetch_errors(url):
             for name in FILES:
                 fs.get_file(f"{path}/{name}", str(part / name))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import DataError, print_notice
-from ..files import LFS_POINTER, has_ending
+from ..files import LFS_POINTER, OWN_MARKS, has_ending, has_mark
 from ..signals import is_child
 from .archives import ARCHIVES, COMPRESSED, UNPACKED, unpack
 from .json_lines import LATIN_1, LINES, TEXT, has_objects, read_lines, unpack_lines
@@ -35,12 +35,9 @@ CONVERTERS = {name: f" (iconv -f {name} -t UTF-8)" for name in ("UTF-32", "UTF-1
 LFS = "a Git LFS pointer"  # which stands for a file that is not there
 CONVERTERS |= {"a PDF": " (pdftotext)", NOT_UTF8: f" ({LATIN_1})", LFS: " (git lfs pull)"}
 BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
-# Files by which folders of ours are known: a run, a store, a sweep; and a part of their content.
-OWN = {"run.json": b'"max_steps"', "manifest.json": b'"n_document"', "journal.log": b'"op_code"'}
 # Folders in the data directory with prepared texts, archives and downloaded corpora.
 OWN_FOLDERS = ("prepared", "downloads", "tiny_shakespeare", "enwik8", "text8", "wikitext2")
 OWN_FOLDERS += ("wikitext103", "ptb", "ptb_char", "lm1b")
-MARK_WITHIN = 1 << 16  # bytes; others may have large files of these names
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 
 
@@ -218,10 +215,10 @@ def select_texts(
     others = [f"{name} ({kind})" for name, kind in texts.items() if isinstance(kind, str)]
     documents = {name: each for name, each in texts.items() if isinstance(each, list)}
     if not any(documents.values()):
-        problem = f"no text in it{f', only {list_first(others)}' * bool(others)}"
+        found = f", only {list_first(others)}" if others else ""
         has_ids = any(has_ending(Path(name), SUFFIXES) for name in texts)
-        expected = f"expected a text in UTF-8{', or data.ids for ids' * has_ids}"
-        raise DataError(f"{path}: {problem}; {expected}")
+        ids = ", or data.ids for ids" if has_ids else ""
+        raise DataError(f"{path}: no text in it{found}; expected a text in UTF-8{ids}")
     others += [f"{name} (empty)" for name, each in documents.items() if not each]
     tables = [name for name, each in documents.items() if each and is_table(each[0])]
     if others and not is_child():
@@ -321,7 +318,7 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
         path = found.pop() if found else links.pop()
         # Unlike Path.resolve, it does not raise for a link to itself.
         real = os.path.realpath(path)
-        if path != folder and (real in seen or any(has_mark(path, name) for name in OWN)):
+        if path != folder and (real in seen or any(has_mark(path, name) for name in OWN_MARKS)):
             continue
         seen.add(real)
         if path.is_dir():
@@ -331,13 +328,3 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
         else:
             files.append(path)
     return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
-
-
-def has_mark(folder: Path, name: str) -> bool:
-    """Return True for a folder of ours, by its file; other programs have files of this name too."""
-    path = folder / name
-    # Unlike Path.is_file, os.path.isfile is False where nothing may be read.
-    if not os.path.isfile(path):
-        return False
-    with path.open("rb") as file:
-        return OWN[name] in file.read(MARK_WITHIN)

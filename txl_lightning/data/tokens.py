@@ -191,6 +191,8 @@ class VarlenLengths:
 
     tgt_len: int
     seed: int
+    firsts: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
+    """Index of the first segment of each pass that is known, by the targets of a row."""
 
     def count_segments(self, total: int, n_pass: int) -> int:
         return len(draw_ends(self, total, n_pass))
@@ -199,7 +201,7 @@ class VarlenLengths:
         return sum(self.count_segments(total, nth) for nth in range(n_pass))
 
     def find_bounds(self, total: int, index: int) -> tuple[int, int, int]:
-        firsts = remember_firsts(self, total)
+        firsts = self.firsts.setdefault(total, [0])
         while firsts[-1] <= index:
             firsts.append(firsts[-1] + self.count_segments(total, len(firsts) - 1))
         n_pass = bisect_right(firsts, index) - 1
@@ -220,9 +222,3 @@ def draw_ends(lengths: VarlenLengths, total: int, n_pass: int) -> ndarray:
     lens = rng.normal(centre, DEVIATION).astype(np.int64)
     ends = lens.clip(SHORTEST, lengths.tgt_len + 3 * DEVIATION).cumsum()
     return np.append(ends[ends < total], total)
-
-
-@lru_cache(maxsize=4)
-def remember_firsts(lengths: VarlenLengths, total: int) -> list[int]:
-    """Return the index of each pass's first segment; `find_bounds` appends more."""
-    return [0]

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, StorageError
-from ..files import explain_write_errors, host_name, is_running, local_path
+from ..files import RUN_FILE, explain_write_errors, host_name, is_running, local_path
 
 CONFIG = "config.yaml"
 METRICS = "metrics.csv"
 TOKENS = "val/tokens_seen"  # a column there: tokens of training until a validation
-STATE = "run.json"
+STATE = RUN_FILE
 VOCAB = "vocab.json"
 CHECKPOINTS = "checkpoints"
 BEST = "best.ckpt"

@@ -81,7 +81,7 @@ class Vocabulary(ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        return np.min_scalar_type(max(self.n_token - 1, 0))
+        return choose_dtype(self.n_token)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -183,6 +183,11 @@ class Ids(Vocabulary):
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return (f"{index} " for index in ids)
+
+
+def choose_dtype(n_token: int) -> np.dtype:
+    """Return the smallest type of the ids of a vocabulary."""
+    return np.min_scalar_type(max(n_token - 1, 0))
 
 
 def join_documents(ids: np.ndarray, sizes: Sequence[int]) -> Piece:

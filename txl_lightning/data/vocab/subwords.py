@@ -41,12 +41,7 @@ SAMPLE = 1_000  # characters of a training sample; longer words take quadratic t
 LONGEST_WORD = 64  # letters; longer ones are no words, but DNA, proteins or Chinese
 LONG_WORD = re.compile(rf"[^\W\d_]{{{LONGEST_WORD}}}(?=[^\W\d_])")
 TRAINED_HERE = 200_000  # bytes of text whose vocabulary takes less than a second
-CHILD = """
-import pickle, sys
-sys.path[:] = pickle.load(sys.stdin.buffer)
-from txl_lightning.data.vocab.subwords import train_in_child
-train_in_child()
-"""
+CHILD = f"from {__name__} import train_in_child; train_in_child()"
 LARGEST = 1 << 24  # limit of ids, which may have gaps
 REPLACED = "\ufffd"  # an incomplete character that further bytes may complete
 
@@ -207,6 +202,8 @@ class Subwords(Vocabulary):
 
     def _encode_pieces(self, texts: list[str], continues: bool, where: str) -> list[np.ndarray]:
         """Return the ids of pieces of a text, each as in the whole text."""
+        if len(texts) == 1 and not continues:
+            return self._encode_batch(texts, where)
         from .pieces import LINE, encode_after, name_beginning
 
         kinds = [name_beginning(text) for text in texts[not continues :]]
@@ -242,10 +239,13 @@ def train_subwords(kind: str, documents: Sequence[FileSlice], options: SubwordOp
     if n_byte <= TRAINED_HERE:
         return Subwords.from_tokenizer(train_tokenizer(kind, sample, options.n_token))
     print_notice(f"training a vocabulary of {options.n_token:,} subwords ({kind})")
-    work = pickle.dumps(sys.path) + pickle.dumps((kind, list(sample), options.n_token))
-    # In another process, which can be ended: native code would keep signals waiting.
-    command = [sys.executable, "-c", CHILD]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    work = pickle.dumps((kind, list(sample), options.n_token))
+    # In another process, which can be ended: native code would keep signals waiting. A process of
+    # multiprocessing would run the user's script again, which may lack a guard.
+    command = [sys.executable, "-P", "-c", CHILD]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    imports = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, **pipes, env=os.environ | imports) as child:
         try:
             output, _ = child.communicate(work)
         finally:
