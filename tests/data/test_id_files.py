@@ -17,6 +17,7 @@ from txl_lightning.data import id_files
 from txl_lightning.data.id_files import IdOptions
 from txl_lightning.data.sources import DataConfig, find_kind
 from txl_lightning.data.store import EvalText, Store
+from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import DataError
 from txl_lightning.files import short_hash, write_json
 
@@ -223,6 +224,19 @@ def test_the_settings_of_a_run_say_how_the_ids_of_an_older_checkpoint_were_read(
     folder = write_files({"config.yaml": settings, "run.json": b"{}", "checkpoints/a.ckpt": b""})
     checkpoint = LoadedCheckpoint(folder / "checkpoints" / "a.ckpt", "", {})
     assert find_id_options(checkpoint) == IdOptions("uint32", separator=9)
+
+
+def test_a_model_of_bytes_reads_a_file_of_ids_as_ids(write_files):
+    folder = write_files({"config.yaml": b"data: {}", "run.json": b"{}", "checkpoints/a.ckpt": b""})
+    checkpoint = LoadedCheckpoint(folder / "checkpoints" / "a.ckpt", "", {})
+    np.save("a.npy", IDS % 256)
+    assert read_ids(checkpoint, Bytes(), "a.npy", "val").tolist() == (IDS % 256).tolist()
+    np.save("a.npy", [256])
+    with pytest.raises(DataError, match=r"a\.npy: invalid id 256; expected ids from 0 to 255"):
+        read_ids(checkpoint, Bytes(), "a.npy", "val")
+    Path("a.bin").write_bytes(b"a text, not ids\n" * 99)
+    with pytest.raises(DataError, match=r"a\.bin: invalid ids: it looks like a text"):
+        read_ids(checkpoint, Bytes(), "a.bin", "val")
 
 
 @pytest.mark.parametrize("size", [1 << 20, 16, 1])

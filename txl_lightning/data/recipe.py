@@ -21,7 +21,7 @@ from ..errors import DataError, StorageError, print_notice, require
 from ..files import cache_result
 from ..imports import ALLOWED, allow_imports, hash_code
 from ..progress import Advance, show_progress
-from .store import Store, build_store, open_prepared
+from .store import EvalText, Store, build_store, open_prepared
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
 from .vocab.base import Piece, Vocabulary
 from .vocab.kinds import BUILT_IN, build_vocabulary, find_own_class, load_vocabulary
@@ -77,13 +77,12 @@ class Recipe:
 
     def describe_vocabulary(self) -> dict[str, Any]:
         """Return the options of the vocabulary, and the sha256 of its file."""
-        match self.vocab:
-            case "words":
-                return {"words": asdict(self.words.fill())}
-            case name if name in SUBWORDS:
-                return {"subwords": asdict(self.filled_subwords)}
-            case "bytes" | "characters":
-                return {}
+        if self.vocab == "words":
+            return {"words": asdict(self.words.fill())}
+        if self.vocab in SUBWORDS:
+            return {"subwords": asdict(self.filled_subwords)}
+        if self.vocab in BUILT_IN:
+            return {}
         vocab = files.sha256_file(Path(self.vocab)) if Path(self.vocab).is_file() else self.vocab
         own = find_own_class(self.vocab)
         code = {"code": hash_code(own)} if own else {}
@@ -157,6 +156,24 @@ def prepare_folder(
     expected = "a new folder, or a store of the same text"
     require(same.items() <= description.items(), "out", folder, expected)
     return store
+
+
+def encode_split(
+    recipe: Recipe, name: str, split: str, vocab: Vocabulary, folder: Path
+) -> EvalText:
+    """Return a split in the ids of another vocabulary, which are written to a permanent folder.
+    DataError if it is empty; the only split of a text is the whole text."""
+    nonempty = [each for each in SPLITS if any(part.n_byte for part in recipe.splits[each])]
+    if split not in nonempty:
+        raise DataError(f"{name}: its {split} text is empty; give another split")
+    saved = folder / "vocab.json"
+    saved.write_text(vocab.to_json())
+    splits = {each: recipe.splits[each] if each == split else [] for each in SPLITS}
+    store = prepare_text(replace(recipe, splits=splits, vocab=str(saved)), folder)
+    # The hash of the text alone: it shows that vocabularies are compared on the same text.
+    fingerprint = store.manifest["text"][:16]
+    text = replace(EvalText.from_store(name, store, split), fingerprint=fingerprint)
+    return text if len(nonempty) > 1 else replace(text, split="whole text")
 
 
 def encode_slices(

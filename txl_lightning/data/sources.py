@@ -15,7 +15,7 @@ from ..errors import DataError, convert_fields, invalid, require
 from ..files import STORE_FILE, has_mark, local_path
 from .corpora import CORPORA, Corpus
 from .id_files import IDS, IdOptions, IdRecipe, split_id_files
-from .recipe import Recipe, prepare_folder, prepare_text
+from .recipe import Recipe, encode_split, prepare_folder, prepare_text
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .text_files import (
@@ -75,8 +75,9 @@ class EncodedSource(Source):
     vocab: str | None
 
     @abstractmethod
-    def find_recipe(self) -> Recipe:
-        """Find or download the text, and return the recipe of its store."""
+    def find_recipe(self, any_bytes: bool = False) -> Recipe:
+        """Find or download the text, and return the recipe of its store. `any_bytes`: files of the
+        user that are not text are read, too."""
 
     def open(self, whole: bool = False, workers: int | str = 1) -> Store:
         return prepare_text(self.find_recipe(), self.data_folder, whole, workers)
@@ -86,20 +87,8 @@ class EncodedSource(Source):
         return prepare_folder(self.find_recipe(), out, self.data_folder, workers, whole)
 
     def encode(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-        # Bytes are read from any file.
-        source = replace(self, vocab="bytes") if isinstance(vocab, Bytes) else self
-        recipe = source.find_recipe()
-        nonempty = [name for name, parts in recipe.splits.items() if any(p.n_byte for p in parts)]
-        if split not in nonempty:
-            raise DataError(f"{self.name}: its {split} text is empty; give another split")
-        saved = folder / "vocab.json"
-        saved.write_text(vocab.to_json())
-        splits = {name: recipe.splits[name] if name == split else [] for name in SPLITS}
-        store = prepare_text(replace(recipe, splits=splits, vocab=str(saved)), folder)
-        # The hash of the text alone: it shows that vocabularies are compared on the same text.
-        fingerprint = store.manifest["text"][:16]
-        text = replace(EvalText.from_store(self.name, store, split), fingerprint=fingerprint)
-        return text if len(nonempty) > 1 else replace(text, split="whole text")
+        recipe = self.find_recipe(any_bytes=isinstance(vocab, Bytes))
+        return encode_split(recipe, self.name, split, vocab, folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +119,10 @@ class TextSource(EncodedSource):
         # A vocabulary's file may list words.
         return {name: reason for name in users if self.vocab_name in BUILT_IN.keys() - users[name]}
 
-    def find_recipe(self) -> Recipe:
+    def find_recipe(self, any_bytes: bool = False) -> Recipe:
         paths = list_paths(self.path)
-        splits = split_user_files(paths, self.split, self.data_folder, self.vocab == "bytes")
+        any_bytes |= self.vocab == "bytes"
+        splits = split_user_files(paths, self.split, self.data_folder, any_bytes)
         has_units = any(has_documents(path, self.data_folder) for path in paths)
         unit = self.choose_unit("files" if has_units else None)
         return Recipe(splits, self.vocab_name, unit, self.words, self.subwords)
@@ -165,7 +155,7 @@ class CorpusSource(TextSource):
     def entry(self) -> Corpus:
         return CORPORA[self.corpus]
 
-    def find_recipe(self) -> Recipe:
+    def find_recipe(self, any_bytes: bool = False) -> Recipe:
         splits = self.entry.find_splits(self.data_folder, self.split)
         unit = self.choose_unit(self.entry.document_unit)
         words = self.words.fill(self.entry.words)
@@ -192,7 +182,7 @@ class IdSource(EncodedSource):
     def has_splits(self) -> bool:
         return len(list_texts(self.ids)) == len(SPLITS)
 
-    def find_recipe(self) -> IdRecipe:
+    def find_recipe(self, any_bytes: bool = False) -> IdRecipe:
         splits = split_id_files(list_paths(self.ids), self.id_options, self.split)
         has_units = any(part.has_documents for parts in splits.values() for part in parts)
         unit = "files" if has_units else None
