@@ -26,6 +26,11 @@ FOLDER = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.dirpath="
         (f"{STOPPING}val/los", "trainer.callbacks.monitor: invalid val/los; expected one of val/l"),
         (f"{KEEPING}val/token_accuracy", "trainer.callbacks.monitor: invalid val/token_accuracy; "),
         (f"{FOLDER}memory://bucket/x", "trainer.callbacks.dirpath: invalid memory://bucket/x; exp"),
+        # Of this network, whose memory is longer than its validations.
+        (f"{STOPPING}val/memory_gain --trainer.limit_val_batches=1", "invalid val/memory_gain;"),
+        (f"{KEEPING}val/memory_gain_error --model.eval_mem_len=0", "invalid val/memory_gain_err"),
+        (f"{STOPPING}train/loss --trainer.val_check_interval=9", "log_every_n_steps: invalid 10; "),
+        (f"{KEEPING}train/grad_norm --trainer.log_every_n_steps=0", "log_every_n_steps: invalid 0"),
         (f"{WRITING}filename=best", "trainer.callbacks.filename: invalid best; expected another"),
         (f"{WRITING}filename=x/../previous", "trainer.callbacks.filename: invalid x/../previous; "),
         (
@@ -99,7 +104,9 @@ def test_any_monitor_is_accepted_beside_a_callback_of_another_package_that_may_l
     class Own(Callback):
         pass
 
-    check_callbacks(Trainer(accelerator="cpu", callbacks=[EarlyStopping("mine"), Own()]), None)
+    check_callbacks(
+        Trainer(accelerator="cpu", callbacks=[EarlyStopping("mine"), Own()]), None, None
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +118,9 @@ def test_any_monitor_is_accepted_beside_a_callback_of_another_package_that_may_l
         f"{WRITING}save_last=true --trainer.callbacks.dirpath=mine",
     ],
 )
-def test_logged_monitors_and_names_that_are_free_are_accepted(accepted, small, tmp_path, options):
+def test_monitors_that_are_logged_in_time_and_names_that_are_free_are_accepted(
+    accepted, small, tmp_path, options
+):
     accepted("fit", *small, f"--trainer.default_root_dir={tmp_path / 'free'}", *options.split())
     saved = tmp_path / "free" / "version_0" / "checkpoints" / "best.ckpt"
     assert load_checkpoint(saved).saved["global_step"] == 4

@@ -14,6 +14,8 @@ from ..files import local_path
 from ..model.reading import readings
 from ..runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from .callbacks.checkpointing import BestCheckpoint
+from .callbacks.time_budget import TimeBudget
+from .module import LanguageModel
 
 OUR_PACKAGES = {"lightning", "txl_lightning"}
 TRAINING = ("lr", "memory_bytes", "peak_memory_bytes", "tokens_seen", "grad_norm")
@@ -23,8 +25,8 @@ ANSWERS = ("token_accuracy", "answer_accuracy")
 OWN_NAMES = {BEST, LAST, PREVIOUS, "crash-1.ckpt"}  # with 1 for each number
 
 
-def check_callbacks(trainer: Trainer, data: CorpusDataModule) -> None:
-    """Refuse files, and monitors that no run logs, before the run."""
+def check_callbacks(trainer: Trainer, model: LanguageModel, data: CorpusDataModule) -> None:
+    """Refuse files and monitors before the run, not at its first checkpoint or validation."""
     callbacks = trainer.callbacks
     for each in callbacks:
         # It replaces and removes files, and would wait for ranks that have ended.
@@ -41,9 +43,7 @@ def check_callbacks(trainer: Trainer, data: CorpusDataModule) -> None:
         return
     for each in callbacks:
         if monitor := getattr(each, "monitor", None):
-            names = list_metrics(data)
-            expected = f"one of {', '.join(names)}"
-            require(monitor in names, "trainer.callbacks.monitor", monitor, expected)
+            check_monitor(monitor, trainer, model, data)
 
 
 def check_names(callbacks: list[ModelCheckpoint]) -> None:
@@ -87,6 +87,49 @@ def example_name(callback: ModelCheckpoint) -> str:
     if callback.auto_insert_metric_name:
         name = re.sub(r"{([^:}]*)", r"\1={\1", name)
     return os.path.normpath(re.sub(r"{[^}]*}", "1", name)) + callback.FILE_EXTENSION
+
+
+def check_monitor(
+    monitor: str, trainer: Trainer, model: LanguageModel, data: CorpusDataModule
+) -> None:
+    """Refuse a metric that this run does not log, or not before its first validation."""
+    names = list_metrics(data)
+    if monitor in [f"val/{name}" for name in GAIN]:
+        expected = "a metric that does not need validations longer than the memory"
+        require(has_gain(trainer, model, data), "trainer.callbacks.monitor", monitor, expected)
+    if monitor == "train/mem_filled" and not hasattr(model.net.empty_memory(1), "filled_B"):
+        names.remove(monitor)
+    expected = f"one of {', '.join(names)}"
+    require(monitor in names, "trainer.callbacks.monitor", monitor, expected)
+    if monitor.startswith("train/"):
+        check_first_row(monitor, trainer)
+
+
+def check_first_row(monitor: str, trainer: Trainer) -> None:
+    """Refuse a metric of training whose first row follows the first validation."""
+    every = trainer.log_every_n_steps
+    require(every > 0, "trainer.log_every_n_steps", every, f"1 or more, to monitor {monitor}")
+    is_timed = any(isinstance(each, TimeBudget) for each in trainer.callbacks)
+    if is_timed or not isinstance(trainer.val_check_interval, int):
+        return
+    first = max(trainer.val_check_interval // trainer.accumulate_grad_batches, 1)
+    first = first if trainer.max_steps < 0 else min(first, trainer.max_steps)
+    expected = f"at most {first}, the steps before the first validation, to monitor {monitor}"
+    require(every <= first, "trainer.log_every_n_steps", every, expected)
+
+
+def has_gain(trainer: Trainer, model: LanguageModel, data: CorpusDataModule) -> bool:
+    """Return True if ValidationProbe will measure the memory gain of more than one row."""
+    mem_len = model.memory_bank.eval_lengths.resolve(model.net.config).mem_len
+    if not mem_len or model.hparams["compile"]:
+        return False
+    stream = data.val_dataloader()
+    limit = trainer.limit_val_batches
+    n_segment = min(limit if isinstance(limit, int) else int(limit * len(stream)), len(stream))
+    config = data.config
+    n_token = config.eval_warmup_len + mem_len + config.eval_ext_len
+    n_warmup = -(-n_token // next(iter(stream)).new_len)
+    return (n_segment - n_warmup) * config.eval_batch_size > 1
 
 
 def list_metrics(data: CorpusDataModule) -> list[str]:

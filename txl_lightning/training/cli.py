@@ -248,7 +248,7 @@ class TxlCLI(LightningCLI):
         # Its mapped tensors would keep a file on the disk that training replaces.
         del self.checkpoint, self.resumed
         if is_fit and self.config.trainer.callbacks:
-            check_callbacks(self.trainer, self.datamodule)
+            check_callbacks(self.trainer, self.model, self.datamodule)
         if source is None:
             return
         text = source.saved.get("CorpusDataModule")
