@@ -226,7 +226,8 @@ def test_the_settings_of_a_run_say_how_the_ids_of_an_older_checkpoint_were_read(
     assert find_id_options(checkpoint) == IdOptions("uint32", separator=9)
 
 
-def test_a_model_of_bytes_reads_a_file_of_ids_as_ids(write_files):
+def test_a_model_of_bytes_reads_a_file_of_ids_as_ids(write_files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = write_files({"config.yaml": b"data: {}", "run.json": b"{}", "checkpoints/a.ckpt": b""})
     checkpoint = LoadedCheckpoint(folder / "checkpoints" / "a.ckpt", "", {})
     np.save("a.npy", IDS % 256)
