@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from itertools import takewhile
 
@@ -27,6 +28,8 @@ from .threads import limit_spinning
 
 LIST_OPTIONS = ("--data.path", "--data.ids")
 """Options whose several values may be words; the others with lists are words in any case."""
+LACKING = {"generate": {"rate", "decay"}}
+"""Fields of settings that are no options of a command: generation takes no steps."""
 WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """Errors that only writing causes; without a permission, reading fails too."""
 
@@ -147,6 +150,9 @@ def run_function(name: str, words: list[str]) -> None:
             with errors.prefix_errors(key):
                 group.group_class(**vars(settings[key]))
         settings = parser.instantiate(settings).as_dict()
+        for key, kind in find_settings(function).items():
+            names = [field.name for field in fields(kind) if field.name in settings]
+            settings[key] = kind(**{name: settings.pop(name) for name in names})
     except jsonargparse.ArgumentError as error:
         raise ValueError(parser.explain_error(str(error))) from error
     flush_denormals()
@@ -159,8 +165,17 @@ def make_parser(name: str) -> tuple[Callable[..., None], Parser]:
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     description = (inspect.getdoc(function) or "").split("\n\nArgs:")[0]
     parser = Parser(command=name, description=description)
-    parser.add_function_arguments(function, as_group=False, as_positional=True)
+    found = find_settings(function)
+    parser.add_function_arguments(function, as_group=False, as_positional=True, skip={*found})
+    for kind in found.values():
+        parser.add_class_arguments(kind, as_group=False, skip=LACKING.get(name))
     return function, parser
+
+
+def find_settings(function: Callable[..., None]) -> dict[str, type]:
+    """Return the parameters of a function that are settings, whose fields are its options."""
+    kinds = {name: each.annotation for name, each in inspect.signature(function).parameters.items()}
+    return {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 
 
 def refuse_yaml_aliases() -> None:

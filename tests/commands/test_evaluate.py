@@ -165,6 +165,8 @@ def test_the_test_command_adapts_by_option_and_names_its_results_so(
     assert record["nats"] == pytest.approx(float(nats), abs=6e-5)
     message = "adapt.rate: invalid 0.1; expected null, or data.eval_batch_size 1"
     assert refused("test", run_folder, "--adapt.rate=0.1") == (2, message)
+    message = "adapt.cache_theta: invalid 9.0; expected null without cache_len"
+    assert refused("test", run_folder, "--adapt.cache_theta=9") == (2, message)
 
 
 def test_a_table_is_printed_on_stderr_and_records_are_appended(txl, checkpoint, tmp_path):

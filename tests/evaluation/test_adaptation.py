@@ -95,7 +95,7 @@ def test_adapted_nats_are_those_of_the_papers_equations(make_net, use, tgt_len, 
 def nats_by_position(net, ids, use, starts=(0,), **lengths):
     """Return the nats of each token of a text with documents; nan if it is not scored."""
     nats_N = torch.full((len(ids),), torch.nan, dtype=torch.float64)
-    protocol = Protocol(**{"tgt_len": 5} | lengths | use.given)
+    protocol = Protocol(**{"tgt_len": 5} | lengths, adaptation=use)
     text = Text(np.array([*map(int, ids)]), np.array(starts))
     for part in score_text(net, text, protocol):
         nats_N[part.position_K] = part.nats_K
@@ -221,7 +221,7 @@ def test_an_evaluation_leaves_everything_as_it_was(net, monkeypatch, use, stop):
 
     text = Text(np.arange(60) % 11)
     with suppress(RuntimeError, SystemExit):
-        for part in score_text(net, text, Protocol(tgt_len=5, **use.given)):
+        for part in score_text(net, text, Protocol(tgt_len=5, adaptation=use)):
             n_scored += len(part.nats_K)
             if stop and n_scored > 20:
                 monkeypatch.setattr(AdaptedReader, "hidden", fail)
@@ -374,12 +374,12 @@ def test_weights_that_take_no_steps_are_refused(make_net):
 
 def test_a_result_names_its_adaptation_and_a_rate_that_breaks_the_network(net):
     text = EvalText("a", "test", "f", Text(np.arange(99) % 11), Characters("abcdefghijk"), 1.0)
-    record = evaluate(net, text, Protocol(cache_len=9, rate=0.1))
+    record = evaluate(net, text, Protocol(adaptation=Adaptation(cache_len=9, rate=0.1)))
     assert record["protocol"] == "segments-adapted"
     expected = {"cache_len": 9, "cache_theta": 40, "cache_weight": 0.4, "rate": 0.1, "decay": 0}
     assert record["adaptation"] == expected
     assert not record["changed"]
-    static = evaluate(net, text, Protocol(cache_theta=9.0))
+    static = evaluate(net, text, Protocol(adaptation=Adaptation(cache_theta=9.0)))
     assert (static["protocol"], static["adaptation"]) == ("segments", None)
     with pytest.raises(NonFiniteError, match=r"a: nats .*; the rate 9999 is too large, or"):
-        evaluate(net, text, Protocol(rate=9999.0, tgt_len=5))
+        evaluate(net, text, Protocol(adaptation=Adaptation(rate=9999.0), tgt_len=5))

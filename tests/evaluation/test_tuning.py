@@ -12,7 +12,7 @@ from txl_lightning.data.tokens import Text
 from txl_lightning.evaluation import tuning
 from txl_lightning.evaluation.protocols import Protocol, get_protocol
 from txl_lightning.evaluation.tuning import Limit, choose_adaptation, score_in_turns
-from txl_lightning.model.adaptation import Adaptation
+from txl_lightning.model.adaptation import USUAL, Adaptation
 
 ALL = Limit()
 """Reads the whole text."""
@@ -24,8 +24,15 @@ def text():
     return Text(np.tile(np.random.default_rng(1).integers(11, size=50), 6))
 
 
-def choose(net, text, limit=ALL, **fields) -> Protocol:
-    return choose_adaptation(net, text, Protocol(**fields), limit).protocol
+def choose(net, text, limit=ALL, **fields) -> Adaptation:
+    given = {name: fields.pop(name) for name in USUAL if name in fields}
+    protocol = adapt(Protocol(**fields), **given)
+    return choose_adaptation(net, text, protocol, limit).adaptation
+
+
+def adapt(protocol, **values) -> Protocol:
+    """Return a protocol with other values of its adaptation."""
+    return replace(protocol, adaptation=replace(protocol.adaptation, **values))
 
 
 def measure(net, text, protocol, limit=ALL) -> float:
@@ -41,13 +48,13 @@ def test_cache_and_rate_are_the_best_of_all_pairs_and_then_of_all_rates(
     monkeypatch.setattr(tuning, "WEIGHTS", (0.0, 0.3, 0.75))
     net = make_net()
     pairs = [{"cache_theta": t, "cache_weight": w} for t in tuning.THETAS for w in tuning.WEIGHTS]
-    caches = [Protocol(cache_len=100, tgt_len=20, **pair) for pair in pairs]
+    caches = [adapt(Protocol(tgt_len=20), cache_len=100, **pair) for pair in pairs]
     cache = min(caches, key=lambda way: measure(net, text, way))
-    rates = [replace(cache, rate=rate) for rate in tuning.RATES]
+    rates = [adapt(cache, rate=rate) for rate in tuning.RATES]
     best = min(rates, key=lambda way: measure(net, text, way))
     chosen = choose(net, text, tgt_len=20, max_tokens=30)
-    assert chosen.given == best.given
-    assert (chosen.cache_len, chosen.max_tokens) == (100, 30)
+    assert chosen == best.adaptation
+    assert chosen.cache_len == 100
     assert measure(net, text, best) < 0.7 * measure(net, text, Protocol(tgt_len=20))
 
 
@@ -64,12 +71,12 @@ def test_nats_of_each_pair_are_those_of_an_evaluation(make_net, text, monkeypatc
     """Also where warm-up and documents are not scored."""
     net, parts = make_net(), []
     text = Text(text.ids, np.array([0, 1, 40, 41, 150]))
-    way = Protocol(cache_len=30, **fields)
+    way = adapt(Protocol(**fields), cache_len=30)
     for network_K, cache_EK, is_seen_K in tuning.read_caches(net, text, way, [3.0, 60.0]):
         mixed_EK = tuning.mix_logp(-network_K, cache_EK, 0.3, is_seen_K)
         parts.append(torch.stack([network_K, *-mixed_EK]))
-    ways = [way, *(replace(way, cache_theta=theta, cache_weight=0.3) for theta in (3.0, 60.0))]
-    ways[0] = replace(way, cache_len=0)
+    ways = [way, *(adapt(way, cache_theta=theta, cache_weight=0.3) for theta in (3.0, 60.0))]
+    ways[0] = adapt(way, cache_len=0)
     expected = [torch.stack(each) for each in tuning.read_in_turns(net, text, ways)]
     assert sum(each.size(1) for each in expected) > 200
     torch.testing.assert_close(torch.cat(parts, 1), torch.cat(expected, 1))
@@ -92,14 +99,16 @@ def test_a_protocol_without_memory_is_chosen_for_as_it_is_evaluated(
     monkeypatch.setattr(tuning, "THETAS", (60.0,))
     monkeypatch.setattr(tuning, "WEIGHTS", (0.0, 0.75))
     monkeypatch.setattr(tuning, "RATES", (0.0, 0.1))
-    net, protocol, limit = make_net(), get_protocol(name, **options), Limit(tokens=50)
-    chosen = choose_adaptation(net, text, protocol, limit).protocol
+    net, limit = make_net(), Limit(tokens=50)
+    given = {"cache_len": options.pop("cache_len")} if "cache_len" in options else {}
+    protocol = adapt(get_protocol(name, **options), **given)
+    chosen = choose_adaptation(net, text, protocol, limit).adaptation
     caches = [{"cache_len": 0}, {"cache_len": 20_000, "cache_theta": 60.0, "cache_weight": 0.75}]
-    caches = [replace(protocol, **each) for each in caches[: 2 if chosen.cache_len else 1]]
+    caches = [adapt(protocol, **each) for each in caches[: 2 if chosen.cache_len else 1]]
     best = min(caches, key=lambda way: measure(net, text, way, limit))
     rates = (0.0,) if protocol.batch_size > 1 or name == "single-pass" else tuning.RATES
-    rates = [replace(best, rate=rate) for rate in rates]
-    best = min(rates, key=lambda way: measure(net, text, way, limit))
+    rates = [adapt(best, rate=rate) for rate in rates]
+    best = min(rates, key=lambda way: measure(net, text, way, limit)).adaptation
     assert (chosen.cache_len, chosen.rate) == (best.cache_len, best.rate)
 
 
@@ -111,7 +120,7 @@ def test_ways_at_different_places_are_an_error(make_net, text):
 
 def test_every_way_yields_the_same_tokens_of_each_segment(make_net, text):
     net, way = make_net(), Protocol(tgt_len=8, mem_len=0, warmup_len=20)
-    ways = [way, replace(way, cache_len=30), replace(way, rate=0.1)]
+    ways = [way, adapt(way, cache_len=30), adapt(way, rate=0.1)]
     n_scored, nats = score_in_turns(net, text, ways, ALL)
     assert n_scored == 299
     assert nats == [measure(net, text, way) for way in ways]
@@ -129,7 +138,6 @@ def test_a_text_in_one_segment_is_read_no_further_than_it_is_scored(make_net, te
     choice = choose_adaptation(make_net(), text, get_protocol("single-pass", max_tokens=40), ALL)
     assert lengths == [40]
     assert choice.tokens == {"cache": 40}
-    assert (choice.protocol.tgt_len, choice.protocol.max_tokens) == (None, 40)
 
 
 @pytest.mark.parametrize("fields", [{}, {"batch_size": 2}, {"cache_theta": 9.0}], ids=str)
@@ -140,7 +148,7 @@ def test_where_nothing_helps_nothing_is_chosen(make_net, fields):
         weight.data.mul_(1e-3)
     chosen = choose(net, text, Limit(tokens=600), **fields)
     assert not chosen.adapts
-    assert (chosen.describe(), chosen.full_name) == ("", "segments")
+    assert chosen.describe() == ""
     # A length that is given stays, with a share of 0.
     chosen = choose(net, text, Limit(tokens=600), cache_len=50, **fields)
     assert (chosen.cache_len, chosen.cache_weight) == (50, 0)
@@ -173,7 +181,7 @@ def test_rows_and_networks_without_states_have_what_they_can(make_net, own_packa
 def test_three_tenths_of_the_time_are_for_the_cache_and_the_rest_for_the_rate(
     make_net, text, monkeypatch
 ):
-    ways = [Protocol(tgt_len=10), Protocol(tgt_len=10, rate=0.1)]
+    ways = [Protocol(tgt_len=10), adapt(Protocol(tgt_len=10), rate=0.1)]
     # The clock is read at the beginning and after each segment.
     limit = Limit(3.0, clock=count().__next__)
     assert score_in_turns(make_net(), text, ways, limit)[0] == 30
@@ -181,7 +189,7 @@ def test_three_tenths_of_the_time_are_for_the_cache_and_the_rest_for_the_rate(
 
     def choose_one(model, tokens, way, limit):
         given.append(limit.seconds)
-        return replace(way, cache_weight=0.3), 1
+        return replace(way.adaptation, cache_weight=0.3), 1
 
     monkeypatch.setattr(tuning, "choose_cache", choose_one)
     monkeypatch.setattr(tuning, "choose_rate", choose_one)
@@ -223,8 +231,8 @@ def test_an_impossible_limit_is_refused(limit, message):
 def test_a_value_at_the_edge_of_those_tried_is_named(make_net, text, monkeypatch):
     monkeypatch.setattr(tuning, "THETAS", (2.0, 60.0))
     monkeypatch.setattr(tuning, "WEIGHTS", (0.0, 0.4, 0.999))
-    choice = choose_adaptation(make_net(), text, Protocol(tgt_len=20, rate=0.0), ALL)
-    assert (choice.edges, choice.protocol.cache_weight) == (["cache_theta"], 0.4)
+    choice = choose_adaptation(make_net(), text, adapt(Protocol(tgt_len=20), rate=0.0), ALL)
+    assert (choice.edges, choice.adaptation.cache_weight) == (["cache_theta"], 0.4)
     assert choice.tried.keys() == {"cache_theta", "cache_weight"}
 
 
@@ -238,7 +246,6 @@ def test_a_chosen_cache_helps_in_an_evaluation(make_net, text):
     chosen = choose(net, text, batch_size=2, tgt_len=20)
     how = {"batch_size": 2, "tgt_len": 20}
     adapted, static = (
-        stream_nats(net, text.ids, **how, adaptation=Adaptation(**each.given)).mean()
-        for each in (chosen, Protocol())
+        stream_nats(net, text.ids, **how, adaptation=use).mean() for use in (chosen, Adaptation())
     )
     assert adapted < 0.9 * static

@@ -28,7 +28,7 @@ def read_attention(net):
 
 
 def choose_by_text(net):
-    ways = [Protocol(tgt_len=5), Protocol(tgt_len=5, rate=0.1)]
+    ways = [Protocol(tgt_len=5), Protocol(tgt_len=5, adaptation=Adaptation(rate=0.1))]
     list(read_in_turns(net, Text(IDS.numpy()), ways))
 
 

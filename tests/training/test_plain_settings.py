@@ -15,7 +15,7 @@ from txl_lightning.commands.generate import TextOptions
 from txl_lightning.data.datamodule import StreamConfig
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.data.vocab import SubwordOptions, WordOptions
-from txl_lightning.evaluation.protocols import ProtocolOptions
+from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.generation import Sampling
 from txl_lightning.model import EvalLengths
 from txl_lightning.training.callbacks.checkpointing import AtomicCheckpointIO
@@ -95,7 +95,7 @@ def test_settings_of_any_numeric_type_and_paths_give_a_checkpoint_that_loads(
         (TaskConfig, "length", True, "a whole number"),
         (Sampling, "temperature", "hot", "a number"),
         (TextOptions, "raw", np.int64(1), "true or false"),
-        (ProtocolOptions, "drop_last", torch.ones(2), "true or false or null"),
+        (Protocol, "drop_last", torch.ones(2), "true or false"),
         (PlanConfig, "minutes", "5", "a number or null"),
         (WandbConfig, "checkpoints", "newest", "best, all or none"),
         (ReportConfig, "html", None, "true or false"),

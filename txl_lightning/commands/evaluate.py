@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -30,6 +30,18 @@ from .inputs import Device, check_array_file, find_id_options, load_model
 STDIN = "stdin"  # file with a copy of the standard input
 
 
+@dataclass(frozen=True)
+class AutoOptions:
+    """Whether, and for how long, an adaptation is chosen."""
+
+    adapt: Literal["auto"] | None = None
+    """auto chooses cache and rate, unless given, on the validation text of training."""
+    adapt_seconds: float | None = None
+    """Time in which auto chooses; left out, 90."""
+    adapt_tokens: int | None = None
+    """Tokens by which auto chooses, whatever the time: equal on any machine."""
+
+
 def evaluate_command(
     ckpt_path: str,
     protocol: str = "segments",
@@ -42,9 +54,8 @@ def evaluate_command(
     out: str | None = None,
     device: Device = None,
     weights: Weights = "float32",
-    adapt: Literal["auto"] | None = None,
-    adapt_seconds: float | None = None,
-    adapt_tokens: int | None = None,
+    auto: AutoOptions = AutoOptions(),
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
     **lengths: Any,
 ) -> None:
     """Print the loss of a model on a text: a table on stderr, and in a pipe one line of JSON.
@@ -63,17 +74,17 @@ def evaluate_command(
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
-        adapt: auto chooses cache and rate, unless given, on the validation text of training.
-        adapt_seconds: Time in which auto chooses; left out, 90.
-        adapt_tokens: Tokens by which auto chooses, whatever the time: equal on any machine.
+        auto: How an adaptation is chosen; each of its fields is an option.
+        adaptation: What is learned from the text; each of its fields is an option.
         **lengths: Values that replace those of the protocol.
     """
-    settings = make_protocol(protocol, **lengths)
-    limit = make_limit(settings, adapt, adapt_seconds, adapt_tokens)
+    settings = replace(make_protocol(protocol, **lengths), adaptation=adaptation)
+    limit = make_limit(auto, adaptation)
     check_array_file("per_token", per_token)
     require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
     check_file_writable("out", out)
-    checkpoint, model, vocab = load_model(ckpt_path, device, weights, bool(adapt or settings.rate))
+    trains = bool(auto.adapt or adaptation.rate)
+    checkpoint, model, vocab = load_model(ckpt_path, device, weights, trains)
     with TemporaryDirectory(prefix="txl-") as folder:
         text = open_text(checkpoint, vocab, split, document_unit, folder, path, corpus, data_dir)
         settings, chosen = adapt_protocol(settings, model, checkpoint, limit, text, data_dir)
@@ -114,19 +125,20 @@ def open_text(
     return replace(text, name=path or text.name)
 
 
-def make_limit(
-    protocol: Protocol, adapt: str | None, seconds: float | None, tokens: int | None
-) -> Limit | None:
+def make_limit(auto: AutoOptions, adaptation: Adaptation) -> Limit | None:
     """Return how long auto chooses, or None if nothing is chosen; refuse what has no effect."""
-    for key, value in (("adapt_seconds", seconds), ("adapt_tokens", tokens)):
-        require(adapt is not None or value is None, key, value, "null without adapt auto")
-    require(seconds is None or tokens is None, "adapt_tokens", tokens, "null with adapt_seconds")
-    if adapt is None:
-        protocol.require_used()
+    for key in ("adapt_seconds", "adapt_tokens"):
+        value = getattr(auto, key)
+        require(auto.adapt is not None or value is None, key, value, "null without adapt auto")
+    tokens = auto.adapt_tokens
+    is_one = tokens is None or auto.adapt_seconds is None
+    require(is_one, "adapt_tokens", tokens, "null with adapt_seconds")
+    if auto.adapt is None:
+        adaptation.require_used()
         return None
     if tokens is not None:
         return Limit(tokens=tokens)
-    return Limit(SECONDS if seconds is None else seconds)
+    return Limit(SECONDS if auto.adapt_seconds is None else auto.adapt_seconds)
 
 
 def adapt_protocol(
@@ -152,13 +164,13 @@ def adapt_protocol(
     began = time.perf_counter()
     choice = choose_adaptation(model, val.tokens, protocol, limit)
     record = describe_choice(choice, val, text) | {"seconds": time.perf_counter() - began}
-    print_notice(f"adapt auto: {choice.protocol.describe() or 'nothing helps'}")
+    print_notice(f"adapt auto: {choice.adaptation.describe() or 'nothing helps'}")
     for name in choice.edges:
-        value = f"{name} {getattr(choice.protocol, name):g}"
+        value = f"{name} {getattr(choice.adaptation, name):g}"
         print_notice(f"adapt auto: {value} is at the edge of the values tried")
     if record["is_reported"]:
         print_notice("warning: adapt auto chooses on the text that is reported")
-    return choice.protocol, record
+    return replace(protocol, adaptation=choice.adaptation), record
 
 
 def describe_choice(choice: Choice, val: EvalText, text: EvalText) -> dict[str, Any]:
@@ -169,7 +181,7 @@ def describe_choice(choice: Choice, val: EvalText, text: EvalText) -> dict[str, 
         # Another file may have the same text.
         is_reported = np.array_equal(*(each.ids for each in texts))
     where = {"text": val.name, "split": val.split, "fingerprint": val.fingerprint}
-    values = {"values": asdict(choice.protocol.fill()), "edges": choice.edges}
+    values = {"values": asdict(choice.adaptation.fill()), "edges": choice.edges}
     return where | {"is_reported": is_reported, "tokens": choice.tokens} | values
 
 

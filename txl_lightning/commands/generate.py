@@ -52,12 +52,6 @@ class TextOptions(generation.Sampling):
     """States remembered; left out, as in training."""
     ext_len: int | None = None
     """Tokens read again with each new one; left out, those that the memory cannot replace."""
-    cache_len: int | None = None
-    """States in a continuous cache of each text; left out, or 0: no cache."""
-    cache_theta: float | None = None
-    """Sharpness of the cache; left out, 40."""
-    cache_weight: float | None = None
-    """Share of the cache in the mixture with the network; left out, 0.4."""
     raw: bool = False
     """Print control characters of a text unchanged on a terminal, as always in a pipe."""
     device: Device = None
@@ -71,10 +65,6 @@ class TextOptions(generation.Sampling):
         check_array_file("out_ids", self.out_ids)
         object.__setattr__(self, "stop", [self.stop] if isinstance(self.stop, str) else self.stop)
 
-    @property
-    def adaptation(self) -> Adaptation:
-        return Adaptation(self.cache_len, self.cache_theta, self.cache_weight)
-
 
 def generate_command(
     ckpt_path: str,
@@ -82,6 +72,7 @@ def generate_command(
     prompt_file: str | None = None,
     prompt_ids: str | None = None,
     prompts: str | None = None,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
     **options: Any,
 ) -> None:
     """Print the continuation of a prompt while it is generated.
@@ -92,10 +83,11 @@ def generate_command(
         prompt_file: File with the prompt; - is the standard input.
         prompt_ids: Ids instead of a text: "3 1 4", or a .npy.
         prompts: File with a prompt in each line that is not empty, instead of one prompt.
+        adaptation: What is learned from a text; the fields of a cache are options.
         **options: As in TextOptions.
     """
     settings = TextOptions(**options)
-    settings.adaptation.require_used()
+    adaptation.require_used()
     hint_at_escapes(prompt=prompt, stop=settings.stop)
     texts = (prompt, prompt_file, prompt_ids)
     is_alone = (*texts, settings.out_ids) == (None,) * 4
@@ -109,7 +101,8 @@ def generate_command(
         texts = [read_prompt_ids(prompt_ids, model.config.n_token)]
     # Fail early with too many samples: each step allocates this many logits.
     torch.empty(settings.num_samples, model.config.n_token, device=find_device(model))
-    state = start_state(texts, model, vocab, settings, max(checkpoint.tgt_len - 1, 1))
+    how = settings, adaptation, max(checkpoint.tgt_len - 1, 1)
+    state = start_state(texts, model, vocab, *how)
     # torch's generator starts from the same number in every process.
     torch.seed()
     steps = generation.decode_steps(model, state, settings.max_new_tokens, settings)
@@ -123,6 +116,7 @@ def start_state(
     model: Network,
     vocab: Vocabulary,
     settings: TextOptions,
+    adaptation: Adaptation,
     context_len: int,
 ) -> DecodingState:
     """Return the state before the prompts are read.
@@ -138,7 +132,7 @@ def start_state(
     if ext_len is None and find_missing_memory(model, settings.mem_len):
         ext_len = context_len
     lengths = settings.mem_len, ext_len or 0
-    return generation.start_decoding(model, ids, *lengths, settings.adaptation)
+    return generation.start_decoding(model, ids, *lengths, adaptation)
 
 
 class Printer:

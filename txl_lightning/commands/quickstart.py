@@ -20,6 +20,7 @@ from ..evaluation.tuning import CACHE_LEN, Limit, score_in_turns
 from ..files import find_config, load_yaml
 from ..generation import generate
 from ..model import TransformerXL, has_bfloat16_units
+from ..model.adaptation import Adaptation
 from ..runs.folder import CHECKPOINTS, CONFIG, LAST, run_folder
 
 if TYPE_CHECKING:
@@ -103,13 +104,16 @@ def measure_adaptation(
     ids = data.store.ids("test")
     size = data.bytes_per_token("test")
     static = Protocol(tgt_len=data.config.eval_tgt_len)
-    adapted = replace(static, cache_len=CACHE_LEN, rate=0.1)
-    limit = Limit(SECONDS, clock=clock)
-    n_scored, nats = score_in_turns(model, Text(ids), [static, adapted], limit)
+    adaptation = Adaptation(cache_len=CACHE_LEN, rate=0.1)
+    ways = [static, replace(static, adaptation=adaptation)]
+    n_scored, nats = score_in_turns(model, Text(ids), ways, Limit(SECONDS, clock=clock))
     bits = [total / n_scored / math.log(2) / size for total in nats]
     print(f"in one row, {n_scored + 1:,} tokens:")
     print(f"  static         {bits[0]:.3f} bits per byte")
-    print(f"  adapted        {bits[1]:.3f} bits per byte ({adapted.describe()})", flush=True)
+    print(
+        f"  adapted        {bits[1]:.3f} bits per byte ({adaptation.describe()})",
+        flush=True,
+    )
 
 
 def print_sample(data: "CorpusDataModule", model: TransformerXL) -> None:

@@ -34,7 +34,7 @@ ROUNDING = 1e-6  # by which a log-probability may be above 0
 
 
 @dataclass(frozen=True)
-class ScoreOptions(Adaptation):
+class ScoreOptions:
     """Settings of scoring."""
 
     context: str | None = None
@@ -59,9 +59,8 @@ class ScoreOptions(Adaptation):
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        convert_fields(self)
         require_at_least(self, batch_size=1)
-        require(self.carry or not self.rate, "rate", self.rate, "null with carry false")
         is_weight = math.isfinite(self.weight) and self.weight >= 0
         require(is_weight, "weight", self.weight, "a finite number, 0 or more")
 
@@ -97,7 +96,12 @@ class CandidateList:
         return max(range(len(nats)), key=lambda n: self.scores[n] - weight * nats[n])
 
 
-def score_command(ckpt_path: str, candidates: str | None = None, **options: Any) -> None:
+def score_command(
+    ckpt_path: str,
+    candidates: str | None = None,
+    adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
+    **options: Any,
+) -> None:
     """Print the nats of the candidates in each list, and the best one, as a line of JSON.
 
     The best candidate of a list, or its reference, is remembered when the next list is scored.
@@ -106,26 +110,29 @@ def score_command(ckpt_path: str, candidates: str | None = None, **options: Any)
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
         candidates: File of lists (.jsonl), or - for the standard input, one in each line:
             candidates and, if wanted, id, context, reference and scores.
+        adaptation: What is learned from the lists before; each of its fields is an option.
         **options: As in ScoreOptions.
     """
     if candidates is None:
         raise ValueError("--candidates is missing; expected a .jsonl file, or -")
     settings = ScoreOptions(**options)
-    settings.require_used()
+    adaptation.require_used()
+    is_possible = settings.carry or not adaptation.rate
+    require(is_possible, "rate", adaptation.rate, "null with carry false")
     hint_at_escapes(context=settings.context, end=settings.end)
     # A pipe has no name of a format.
     is_pipe = candidates == "-" or candidates.startswith("/dev/") or Path(candidates).is_fifo()
     is_lists = is_pipe or Path(candidates).suffix.casefold() == ".jsonl"
     require(is_lists, "candidates", candidates, "a .jsonl file, or - for the standard input")
-    how = settings.device, settings.weights, bool(settings.rate)
+    how = settings.device, settings.weights, bool(adaptation.rate)
     _, model, vocab = load_model(ckpt_path, *how)
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
     context = settings.context
     ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
-    start = start_scoring(model, ids_L, settings.mem_len, settings.fill())
-    if settings.adapts:
-        model = AdaptedReader(model, settings)
+    start = start_scoring(model, ids_L, settings.mem_len, adaptation)
+    if adaptation.adapts:
+        model = AdaptedReader(model, adaptation)
     # Read once, although each list may start from it.
     start = score_candidates(model, start, [])[1]
     state = start

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
-from ..errors import DataError, require, require_at_least, require_positive
+from ..errors import DataError, convert_fields, require, require_at_least, require_positive
 from ..model import EvalLengths, EvalSameLength
 from ..model.adaptation import Adaptation
 
 
 @dataclass(frozen=True)
-class ProtocolOptions(Adaptation):
+class ProtocolOptions:
     """Overrides of a protocol; None keeps the protocol's value."""
 
     batch_size: int | None = None
@@ -35,37 +35,43 @@ class ProtocolOptions(Adaptation):
     drop_last: bool | None = None
     """Leave out the last tokens, which do not fill all rows."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_at_least(self, batch_size=1, tgt_len=1, mem_len=0, clamp_len=1)
-        require_at_least(self, ext_len=0, warmup_len=0, max_tokens=1)
-
 
 @dataclass(frozen=True)
-class Protocol(ProtocolOptions):
-    """Rows and segments in which a text is scored.
+class Protocol:
+    """Rows and segments in which a text is scored, and what is learned from it.
 
-    None means, for mem_len, clamp_len and same_length, the value of training; for tgt_len, one
-    segment for the whole text; for max_tokens, no limit. Rows start with an empty memory and a
-    warm-up: results are independent of batch_size only if the warm-up covers the context of all
-    layers.
+    Fields are as in ProtocolOptions. None means, for mem_len, clamp_len and same_length, the value
+    of training; for tgt_len, one segment for the whole text; for max_tokens, no limit. Rows start
+    with an empty memory and a warm-up: results are independent of batch_size only if the warm-up
+    covers the context of all layers.
     """
 
     batch_size: int = 1
     tgt_len: int | None = 128
+    mem_len: int | None = None
+    clamp_len: int | None = None
+    same_length: EvalSameLength = None
     ext_len: int = 0
     warmup_len: int = 0
+    max_tokens: int | None = None
     drop_last: bool = False
+    adaptation: Adaptation = Adaptation()
+    """What is learned from the text."""
     name: str = "segments"
     source: str = "individual lengths"
     """Source of the values."""
     unit: Literal["bits", "perplexity"] = "bits"
     """Unit of the published results."""
 
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, batch_size=1, tgt_len=1, mem_len=0, clamp_len=1)
+        require_at_least(self, ext_len=0, warmup_len=0, max_tokens=1)
+
     @property
     def full_name(self) -> str:
         """Name in results, where what adapts is never mixed with what does not."""
-        return f"{self.name}-adapted" if self.adapts else self.name
+        return f"{self.name}-adapted" if self.adaptation.adapts else self.name
 
     @property
     def lengths(self) -> EvalLengths:

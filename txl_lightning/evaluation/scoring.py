@@ -6,7 +6,7 @@ B rows   L segment   K scored targets   T tokens of a row   N tokens of the text
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import fields
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
 from ..model import EvalSameLength, Network, eval_mode, find_device, find_network
-from ..model.adaptation import USUAL, Adaptation, make_adapted_reader
+from ..model.adaptation import Adaptation, make_adapted_reader
 from ..model.reading import read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
@@ -62,7 +62,7 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
     """Yield the scored tokens of each segment, if any, with their nats on the model's device."""
     model = find_network(model)
     stream = protocol.stream(tokens)
-    reader = make_adapted_reader(model, protocol)
+    reader = make_adapted_reader(model, protocol.adaptation)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
     has_memory = protocol.lengths.resolve(model.config).mem_len > 0
     # At least float32, as nats are.
@@ -73,7 +73,7 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
         segment = segment.to(find_device(model))
         nats_K = torch.zeros(0, dtype=dtype, device=find_device(model))
         with eval_mode(model):
-            if scored_BL.any() or protocol.adapts:
+            if scored_BL.any() or protocol.adaptation.adapts:
                 nats_BL, memory = score_segment(reader, segment, memory)
                 index_K = scored_BL.flatten().nonzero()[:, 0]
                 nats_K = nats_BL.flatten()[index_K.to(nats_BL.device, non_blocking=True)]
@@ -121,8 +121,8 @@ def stream_nats(
     model = find_network(model)
     lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}
     lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
-    lengths |= adaptation.given
-    protocol = Protocol(batch_size=batch_size, drop_last=True, **lengths)
+    how = {"drop_last": True, "adaptation": adaptation}
+    protocol = Protocol(batch_size=batch_size, **lengths, **how)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
     low, high = ids.min(initial=0), ids.max(initial=0)
@@ -215,7 +215,8 @@ def evaluate(
     if not total.n_scored:
         raise ValueError(f"{text.name}: no token is scored; expected a text of two tokens or more")
     if not math.isfinite(total.mean):
-        cause = f"the rate {protocol.rate:g} is too large, or " if protocol.rate else ""
+        rate = protocol.adaptation.rate
+        cause = f"the rate {rate:g} is too large, or " if rate else ""
         cause += "the network's weights are invalid"
         raise NonFiniteError(f"{text.name}: nats {total.mean}; {cause}")
     seconds = time.perf_counter() - began
@@ -240,14 +241,14 @@ def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
 
 def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict[str, Any]:
     """Return the text and the protocol as plain values, with the lengths in use."""
-    fields = asdict(protocol)
-    standard = asdict(PROTOCOLS[protocol.name])
-    lengths = {name: fields[name] for name in asdict(ProtocolOptions()) if name not in USUAL}
-    changed = [name for name in lengths if fields[name] != standard[name]]
+    lengths = {field.name: getattr(protocol, field.name) for field in fields(ProtocolOptions)}
+    standard = PROTOCOLS[protocol.name]
+    changed = [name for name in lengths if lengths[name] != getattr(standard, name)]
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
     record = {"protocol": protocol.full_name}
-    record["adaptation"] = protocol.fill().given if protocol.adapts else None
+    adaptation = protocol.adaptation
+    record["adaptation"] = adaptation.fill().given if adaptation.adapts else None
     record |= {"changed": changed, "source": protocol.source}
     record |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
     return record | {"lengths": lengths}

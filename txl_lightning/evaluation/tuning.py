@@ -16,7 +16,7 @@ from ..data.stream import IGNORED
 from ..data.tokens import Tokens
 from ..errors import require, require_positive
 from ..model import Network, eval_mode, find_device, find_network
-from ..model.adaptation import AdaptedReader, is_trainable
+from ..model.adaptation import Adaptation, AdaptedReader, is_trainable
 from ..model.contract import has_states
 from ..model.reading import read_segment
 from ..model.state_cache import mix_logp
@@ -61,9 +61,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class Choice:
-    """A protocol with chosen values, and how they were chosen."""
+    """A chosen adaptation, and how it was chosen."""
 
-    protocol: Protocol
+    adaptation: Adaptation
     tried: dict[str, Sequence[float]]
     """The values that were compared, by name."""
     tokens: dict[str, int] = field(default_factory=dict)
@@ -73,43 +73,46 @@ class Choice:
     def edges(self) -> list[str]:
         """Names of the values that are the smallest or the largest of those tried, but not 0."""
         ends = {name: (values[0], values[-1]) for name, values in self.tried.items()}
-        chosen = {name: getattr(self.protocol, name) for name in ends}
+        chosen = {name: getattr(self.adaptation, name) for name in ends}
         return [name for name, value in chosen.items() if value and value in ends[name]]
 
 
 def choose_adaptation(model: Network, tokens: Tokens, protocol: Protocol, limit: Limit) -> Choice:
-    """Return the protocol with the values, of those not given, that have the fewest nats.
+    """Return the adaptation with the values, of those not given, that have the fewest nats.
 
     Of several rows, of a text in one segment, and with packed weights, the rate is 0. Where no
     weight of a cache helps, there is none, unless its length is given.
     """
     model = find_network(model)
+    given = protocol.adaptation.given
     usual = {"cache_len": CACHE_LEN if has_states(model) else 0}
     if protocol.batch_size > 1 or protocol.tgt_len is None or not is_trainable(model):
         usual["rate"] = 0.0
+    use = Adaptation(**usual | given)
     # A text in one segment is read as it will be: a longer one may need too much memory.
     max_tokens = protocol.max_tokens if protocol.tgt_len is None else None
-    way = replace(protocol, max_tokens=max_tokens, **usual | protocol.given)
-    tried = list_tried(way)
+    way = replace(protocol, max_tokens=max_tokens)
+    tried = list_tried(use)
     shares = share_time(tried)
     n_scored = {}
     if "cache" in shares:
         part = limit.share(shares["cache"])
-        way, n_scored["cache"] = choose_cache(model, tokens, way, part)
-        if not way.cache_weight and protocol.cache_len is None:
-            way = replace(way, cache_len=0)
+        use, n_scored["cache"] = choose_cache(model, tokens, replace(way, adaptation=use), part)
+        if not use.cache_weight and "cache_len" not in given:
+            use = replace(use, cache_len=0)
     if "rate" in shares:
-        way, n_scored["rate"] = choose_rate(model, tokens, way, limit.share(shares["rate"]))
+        part = limit.share(shares["rate"])
+        use, n_scored["rate"] = choose_rate(model, tokens, replace(way, adaptation=use), part)
     expected = "more, because no token of the validation text was scored"
     require(0 not in n_scored.values(), "adapt_seconds", limit.seconds, expected)
-    return Choice(replace(protocol, **way.given), tried, n_scored)
+    return Choice(use, tried, n_scored)
 
 
-def list_tried(way: Protocol) -> dict[str, Sequence[float]]:
+def list_tried(use: Adaptation) -> dict[str, Sequence[float]]:
     """Return the values to compare, by the names of those that are not given."""
-    names = {"cache_theta": THETAS, "cache_weight": WEIGHTS} if way.cache_len else {}
+    names = {"cache_theta": THETAS, "cache_weight": WEIGHTS} if use.cache_len else {}
     names |= {"rate": RATES}
-    return {name: values for name, values in names.items() if getattr(way, name) is None}
+    return {name: values for name, values in names.items() if getattr(use, name) is None}
 
 
 def share_time(tried: Collection[str]) -> dict[str, float]:
@@ -122,11 +125,12 @@ def share_time(tried: Collection[str]) -> dict[str, float]:
 
 def choose_cache(
     model: Network, tokens: Tokens, way: Protocol, limit: Limit
-) -> tuple[Protocol, int]:
-    """Return the protocol with the theta and the weight that are best without gradient steps, and
-    the number of tokens read."""
-    thetas = THETAS if way.cache_theta is None else (way.cache_theta,)
-    weights = WEIGHTS if way.cache_weight is None else (way.cache_weight,)
+) -> tuple[Adaptation, int]:
+    """Return the adaptation with the theta and the weight that are best without gradient steps,
+    and the number of tokens read."""
+    use = way.adaptation
+    thetas = THETAS if use.cache_theta is None else (use.cache_theta,)
+    weights = WEIGHTS if use.cache_weight is None else (use.cache_weight,)
     weight_W11 = torch.tensor(weights, dtype=torch.float64)[:, None, None]
     nats_WE = torch.zeros(len(weights), len(thetas), dtype=torch.float64)
     n_scored = 0
@@ -137,7 +141,7 @@ def choose_cache(
     best = int(nats_WE.nan_to_num(nan=math.inf).argmin())
     values = {"cache_theta": thetas[best % len(thetas)]}
     values["cache_weight"] = weights[best // len(thetas)]
-    return replace(way, **values), n_scored
+    return replace(use, **values), n_scored
 
 
 @torch.inference_mode()
@@ -151,7 +155,7 @@ def read_caches(
     """
     stream = way.stream(tokens)
     device = find_device(model)
-    reader = AdaptedReader(model, replace(way, rate=0.0))
+    reader = AdaptedReader(model, replace(way.adaptation, rate=0.0))
     memory = reader.empty_memory(way.batch_size, way.lengths)
     for segment in stream:
         is_scored_BL = segment.targets_BL != IGNORED
@@ -168,13 +172,14 @@ def read_caches(
 
 def choose_rate(
     model: Network, tokens: Tokens, way: Protocol, limit: Limit
-) -> tuple[Protocol, int]:
-    """Return the protocol with the best rate, and the number of tokens read."""
-    ways = [replace(way, rate=rate) for rate in RATES]
+) -> tuple[Adaptation, int]:
+    """Return the adaptation with the best rate, and the number of tokens read."""
+    uses = [replace(way.adaptation, rate=rate) for rate in RATES]
+    ways = [replace(way, adaptation=use) for use in uses]
     n_scored, nats = score_in_turns(model, tokens, ways, limit)
     # A rate that is too large makes nats that are no numbers.
     nats = [math.inf if math.isnan(each) else each for each in nats]
-    return ways[nats.index(min(nats))], n_scored
+    return uses[nats.index(min(nats))], n_scored
 
 
 def score_in_turns(

@@ -212,6 +212,8 @@ class TxlCLI(LightningCLI):
         self.model = parts.model
         self.datamodule = parts.data
         if "adapt" in parts:
+            with errors.prefix_errors("adapt"):
+                parts.adapt.require_used()
             rate = parts.adapt.rate
             is_possible = not rate or parts.data.config.eval_batch_size == 1
             errors.require(is_possible, "adapt.rate", rate, "null, or data.eval_batch_size 1")
