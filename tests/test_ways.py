@@ -27,7 +27,7 @@ WAYS = {
     "resumed run to first training step": 53,
     "evaluate": 38,
     "generate": 31,
-    "text to batch": 14,
+    "text to batch": 13,
     "ids to loss": 10,
 }
 # Files that are imported with a public name, apart from those that only say what a package is.
