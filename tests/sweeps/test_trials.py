@@ -137,6 +137,17 @@ def test_trial_that_another_process_stops_is_interrupted_and_a_killed_one_fails(
     assert ("killed by signal 9" in output.err) is (name == "KILL")
 
 
+def test_trial_that_a_request_to_save_ends_before_it_is_handled_starts_again(place, sweep):
+    """A Python that has just started has no handler, and such a signal ends it."""
+    once = f"mkdir {place.folder / 'once'} && kill -USR1 $$"
+    search = place.write(parameters=ONE)
+    search.write_text(
+        search.read_text().replace("${env}", f"sh\n- -c\n- '{once}; exec \"$@\"'\n- sh")
+    )
+    assert sweep()[0] == 0
+    assert place.states == ["complete"]
+
+
 def test_signal_ends_the_sweep_also_when_its_trial_finishes(place, monkeypatch):
     sweep = Sweep(load_sweep_file(place.write()), place.folder, 1)
     monkeypatch.setattr(

@@ -121,6 +121,9 @@ class Sweep:
             process.terminate()
             code = process.wait()
             self.processes.remove(process)
+        if code == -SAVE:
+            # It came before the process could handle it: there is nothing to save yet.
+            return self.run_process(trial, folder, command)
         stop = self.signals.exit_code or EXIT.get(-code, code if code in EXIT.values() else 0)
         if code and is_pruned:
             tell_user(trial, ": pruned")
