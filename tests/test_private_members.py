@@ -45,17 +45,13 @@ MEMBERS = {
     "strategy._data_parallel_size": "training/ranks",
     "module._apply": "training/segments",
     "compiled._orig_mod": "model/config",
-    "compiled_function._torchdynamo_orig_callable": "model/transformer_xl",
     "module._forward_hooks": "model/config model/parts",
     "module._forward_pre_hooks": "model/config model/parts",
-    "module._modules": "model/parts model/precision",
-    "module._parameters": "model/precision",
-    "torch.nn.modules.module._global_forward_hooks": "model/parts",
-    "torch.nn.modules.module._global_forward_pre_hooks": "model/parts",
+    "module._modules": "model/parts",
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",
-    "torch._foreach_copy_": "model/adaptation model/precision",
+    "torch._foreach_copy_": "model/adaptation",
     "torch._foreach_div": "training/lamb",
     "torch._foreach_lerp": "training/muon",
     "torch._foreach_lerp_": "model/adaptation training/lamb training/muon",
@@ -77,7 +73,6 @@ def libraries():
         # Of parts of torch that its compiler imports.
         warnings.simplefilter("ignore", DeprecationWarning)
         compiled = torch.compile(torch.nn.Module())
-        compiled_function = torch.compile(lambda: None)
     return SimpleNamespace(
         parser=parser,
         option=parser.add_argument("--size", type=list[int]),
@@ -88,7 +83,6 @@ def libraries():
         strategy=ModelParallelStrategy(),
         module=torch.nn.Module(),
         compiled=compiled,
-        compiled_function=compiled_function,
         fused_optimizer=torch.optim.AdamW([torch.zeros(1, requires_grad=True)], fused=True),
         torch=torch,
     )

@@ -12,6 +12,7 @@ import torch
 from docs import make_walkthrough
 from txl_lightning import Memory
 from txl_lightning.model.kernels import reference
+from txl_lightning.model.memory import Mask
 from txl_lightning.model.positions import DistanceTerms
 
 PAGE = (Path(__file__).parents[1] / "docs" / "walkthrough.md").read_text()
@@ -68,7 +69,7 @@ def compute_rows() -> dict[str, torch.Tensor]:
     }
     rows = {name: score_BHLS / log(2) for name, score_BHLS in rows.items()}
     value = read_values("0, and their values").view(1, 4, 1, 1)
-    result = reference.attend(q, torch.stack([k, value], dim=2), every, mask, 0.0)
+    result = reference.attend(q, torch.stack([k, value], dim=2), every, Mask(mask), 0.0)
     return rows | {"softmax": reference.weights(q, k, every, mask), "result": result}
 
 

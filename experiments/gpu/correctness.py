@@ -16,6 +16,7 @@ from torch import Tensor, einsum
 from txl_lightning import Memory
 from txl_lightning.model.config import SameLength
 from txl_lightning.model.kernels import reference
+from txl_lightning.model.memory import Mask
 from txl_lightning.model.positions import DistanceTerms
 
 Attend = Callable[..., Tensor]
@@ -80,7 +81,7 @@ def compute(
 ) -> Tensor:
     terms = DistanceTerms(**{TERMS[name]: leaves[name] for name in TERMS if name in leaves})
     kv_BS2HK = torch.stack([leaves["k"], leaves["value"]], dim=2)
-    return attend(leaves["q"], kv_BS2HK, terms, mask_BLS, dropatt)
+    return attend(leaves["q"], kv_BS2HK, terms, Mask(mask_BLS), dropatt)
 
 
 def with_gradients(out_BLHK: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:

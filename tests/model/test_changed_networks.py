@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from txl_lightning import Adaptation, KeyValueCache, TransformerXL, generate, score, stream_nats
 from txl_lightning.generation.state import start_decoding
-from txl_lightning.model import CachedReader, is_absolute, make_reader
+from txl_lightning.model import is_absolute
 from txl_lightning.model.kernels import reference
 from txl_lightning.model.positions import AbsoluteSinusoidal, Sinusoidal
 from txl_lightning.model.transformer_xl import FeedForward, Layer, RelativeAttention
@@ -63,8 +63,13 @@ class Wrapper(nn.Module):
         return self.inner(*inputs) * 2
 
 
+class WrapperOfInputs(Wrapper):
+    def forward(self, h_BLD, *inputs):
+        return self.inner(h_BLD.flip(-1), *inputs)
+
+
 class LowRank(nn.Module):
-    """An adapter of keys and values, of memory and segment."""
+    """An adapter of a linear map."""
 
     def __init__(self, inner):
         super().__init__()
@@ -72,8 +77,8 @@ class LowRank(nn.Module):
         self.down = nn.Linear(inner.in_features, 2).double()
         self.up = nn.Linear(2, inner.out_features).double()
 
-    def forward(self, *parts):
-        return self.inner(*parts) + self.up(self.down(torch.cat(parts, 1)))
+    def forward(self, x):
+        return self.inner(x) + self.up(self.down(x))
 
 
 class Doubled(nn.Module):
@@ -124,8 +129,19 @@ def wrap(name, kind):
     return change
 
 
-def attend_evenly(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt):
-    return reference.attend(q_BLHK * 0, kv_BS2HK, terms, mask_BLS, dropatt)
+def attend_evenly(q_BLHK, *others):
+    return reference.attend(q_BLHK * 0, *others)
+
+
+class OwnLayer(nn.Module):
+    """It reads the segment alone."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.feed_forward = inner.feed_forward
+
+    def forward(self, h_BLD, past):
+        return self.feed_forward(h_BLD)
 
 
 def change_kernel(net):
@@ -173,6 +189,9 @@ CHANGES = {
     "derived forward and loss": become(OtherCalls),
     "patched forward": patch_forward,
     "wrapped layer": wrap("layers.1", Wrapper),
+    "wrapped inputs of a layer": wrap("layers.1", WrapperOfInputs),
+    "own layer first": wrap("layers.0", OwnLayer),
+    "own layer last": wrap("layers.1", OwnLayer),
     "wrapped attention": wrap("layers.1.attention", Wrapper),
     "adapter of keys and values": wrap("layers.0.attention.kv_net", LowRank),
     "adapter of queries": wrap("layers.0.attention.q_net", LowRank),
@@ -208,9 +227,9 @@ def changed(make_net, request):
     return net
 
 
-def read_alone(net: TransformerXL) -> torch.Tensor:
+def read_alone(net: TransformerXL, memory=None) -> torch.Tensor:
     """Return the nats of a text as the network's own loss gives them."""
-    nats, memory = [], None
+    nats = []
     with torch.no_grad():
         for start in range(0, len(IDS) - 1, 6):
             tokens = IDS[None, start : start + 7]
@@ -230,6 +249,16 @@ def continue_alone(net: TransformerXL) -> list[int]:
         new = logits_BLV[:, -1:].argmax(-1)
         chosen.append(int(new))
     return chosen
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_network_reads_kept_keys_as_it_reads_states(make_net, name, norm):
+    net = make_net(mem_len=7, norm=norm)
+    CHANGES[name](net)
+    cache = net.empty_cache(1)
+    assert isinstance(cache, KeyValueCache) == (name != "own absolute positions")
+    torch.testing.assert_close(read_alone(net, cache), read_alone(net), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("changed", CHANGES, indirect=True)
@@ -277,36 +306,30 @@ def test_hooks_of_all_modules_act_in_evaluation(make_net):
 
 
 @torch.inference_mode()
-def test_hooks_are_found_when_a_text_begins_and_refused_within_it(make_net):
+def test_a_hook_within_a_text_acts_on_what_is_read_from_then_on(make_net):
     net = make_net(mem_len=7)
-    reader = CachedReader(net)
-    _, cache = reader.hidden(IDS[None, :5])
-    assert isinstance(cache, KeyValueCache)
-    handle = net.layers[0].register_forward_hook(halve)
-    with pytest.raises(ValueError, match="memory: invalid keys and values; expected a new memory"):
-        reader.hidden(IDS[None, 5:9], cache)
-    expected, _ = net.hidden(IDS[None, :5])
-    actual, memory = reader.hidden(IDS[None, :5])
-    assert torch.equal(actual, expected)
-    assert not isinstance(memory, KeyValueCache)
-    handle.remove()
-    assert isinstance(reader.hidden(IDS[None, :5])[1], KeyValueCache)
-
-
-def test_a_network_of_ours_keeps_its_cache_when_it_is_recomputed_or_has_hooks_of_gradients(
-    make_net,
-):
-    net = make_net()
-    net.layers[0].register_full_backward_hook(lambda *_: None)
-    assert isinstance(make_reader(net), CachedReader)
+    readings = []
+    for memory in (net.empty_memory(1), net.empty_cache(1)):
+        _, memory = net.hidden(IDS[None, :5], memory)
+        handle = net.layers[0].register_forward_hook(halve)
+        changed, _ = net.hidden(IDS[None, 5:9], memory)
+        handle.remove()
+        plain, _ = net.hidden(IDS[None, 5:9], memory)
+        assert not torch.allclose(changed, plain)
+        readings.append([changed, plain])
+    torch.testing.assert_close(*readings, rtol=0, atol=1e-12)
 
 
 @torch.inference_mode()
-def test_dropout_that_is_left_on_is_refused_by_a_cache(make_net):
+def test_dropout_that_is_left_on_acts_with_kept_keys_as_with_states(make_net):
     net = make_net(dropout=0.5)
     net.layers[1].drop.train()
-    with pytest.raises(ValueError, match="needs eval"):
-        CachedReader(net).hidden(IDS[None, :5])
+    outputs = []
+    for memory in (net.empty_memory(1), net.empty_cache(1)):
+        torch.manual_seed(3)
+        outputs.append(net.hidden(IDS[None, :5], memory)[0])
+    torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
+    assert not torch.allclose(outputs[0], net.hidden(IDS[None, :5])[0])
 
 
 def test_own_absolute_positions_are_refused_where_the_built_in_ones_are(make_net):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from txl_lightning import KeyValueCache, Memory
 from txl_lightning.model import CachedReader, EvalLengths, parts
-from txl_lightning.model import inference as inference_module
+from txl_lightning.model import cache as cache_module
 from txl_lightning.model.contract import join_rows
 
 SEGMENTS = [5, 6, 1, 1, 3]
@@ -102,7 +102,7 @@ def test_a_segment_without_tokens_changes_nothing_and_no_rows_give_no_logits(mak
 
 def test_buffer_is_rarely_moved(make_net, monkeypatch):
     moves, move = [], KeyValueCache._move
-    monkeypatch.setattr(inference_module, "MIN_SEGMENT", 16)
+    monkeypatch.setattr(cache_module, "MIN_SEGMENT", 16)
     monkeypatch.setattr(KeyValueCache, "_move", lambda *args: moves.append(1) or move(*args))
     check_equal(make_net, segments=[1] * 80, mem_len=5)
     assert 1 <= len(moves) <= 1 + 80 / 16
@@ -110,8 +110,8 @@ def test_buffer_is_rarely_moved(make_net, monkeypatch):
 
 @pytest.mark.parametrize("segments", [[1] * 40, [7] * 6, [33, 5, 2]])
 def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments):
-    monkeypatch.setattr(inference_module, "FIRST_CAPACITY", 4)
-    monkeypatch.setattr(inference_module, "MIN_SEGMENT", 2)
+    monkeypatch.setattr(cache_module, "FIRST_CAPACITY", 4)
+    monkeypatch.setattr(cache_module, "MIN_SEGMENT", 2)
     net, tokens = make_net(), torch.randint(11, (3, sum(segments)))
     reader = CachedReader(net)
     with torch.inference_mode():
@@ -158,12 +158,12 @@ def test_cache_is_unchanged_by_later_caches(make_net):
     net = make_net(mem_len=9)
     reader, (tokens, *texts) = CachedReader(net), torch.randint(11, (4, 2, 5))
     cache, memory = reader(tokens)[1], net(tokens)[1]
-    before = cache.buffer.k_NHBKC[..., : cache.end].clone()
+    before = cache.tensors()
     followers = [(reader(text, cache)[1], net(text, memory)[1]) for text in texts]
     for fast, slow in followers:
         actual, expected = reader(tokens, fast)[0], net(tokens, slow)[0]
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
-    assert torch.equal(cache.buffer.k_NHBKC[..., : cache.end], before)
+    torch.testing.assert_close(cache.tensors(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("documents", [False, True])

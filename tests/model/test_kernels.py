@@ -8,6 +8,7 @@ import torch
 
 from txl_lightning import Memory
 from txl_lightning.model.kernels import KERNELS, cached, choose_kernel, per_head, sdpa
+from txl_lightning.model.memory import Mask
 from txl_lightning.model.positions import DistanceTerms
 
 FAST = sorted(set(KERNELS) - {"auto", "reference"})
@@ -28,7 +29,7 @@ def make_inputs(tgt_len, mem_len, names="rvu"):
     # The second row's document begins in the middle of the segment.
     start, place = torch.tensor([[tgt_len], [tgt_len // 2]]), torch.arange(tgt_len).expand(B, -1)
     doc_pos = torch.where(place < start, mem_len + place, place - start)
-    return leaves, memory.attention_mask(tgt_len, doc_pos)
+    return leaves, Mask(memory.attention_mask(tgt_len, doc_pos))
 
 
 def make_terms(leaves):
@@ -59,10 +60,9 @@ def test_cached_kernel_equals_the_reference(tgt_len, mem_len, names):
     leaves, mask = make_inputs(tgt_len, mem_len, names)
     slow = run("reference", leaves, mask)
     q, *kept = (leaves[name].detach() for name in ("q", "k", "value"))
-    terms = cached.lay_out_terms(make_terms(leaves), q)
-    mask, workspace = cached.Mask(mask, q.dtype), cached.Workspace()
+    terms = make_terms(leaves).lay_out()
     with torch.no_grad():
-        fast = cached.attend(q, *kept, terms, mask, workspace)
+        fast = cached.attend(q, tuple(kept), terms, mask, 0.0)
     torch.testing.assert_close(fast, slow.detach(), rtol=1e-10, atol=1e-10)
 
 
@@ -117,7 +117,7 @@ def test_kernel_without_rows_or_tokens_returns_nothing_and_zero_gradients(
     leaves, mask = make_inputs(tgt_len, mem_len, "rvub")
     for name in ("q", "k", "value"):
         leaves[name] = leaves[name].detach()[:rows].requires_grad_()
-    out = run(kernel, leaves, mask[:rows], dropatt=0.1)
+    out = run(kernel, leaves, Mask(mask.mask_BLS[:rows]), dropatt=0.1)
     assert out.shape == leaves["q"].shape
     # Of an empty result, sdpa has no gradient.
     inputs, options = list(leaves.values()), {"allow_unused": True, "materialize_grads": True}
@@ -132,7 +132,7 @@ def test_reference_equals_a_loop_over_pairs():
     q, k, value, r, v, u = (leaf.detach() for leaf in leaves.values())
     for row, head, i in product(range(2), range(3), range(tgt_len)):
         scores = {}
-        for j in mask[row, i].nonzero()[:, 0].tolist():
+        for j in mask.mask_BLS[row, i].nonzero()[:, 0].tolist():
             r_ij = r[len(r) - 1 - (mem_len + i - j), head]
             query, key = q[row, i, head], k[row, j, head]
             a, b = query @ key, query @ r_ij

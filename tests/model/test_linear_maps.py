@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from txl_lightning.model import CachedReader, inference, pack_weights, parts
-from txl_lightning.model.parts import ConcatenatedLinear, Linear, PackedLinear, multiply_heads
+from txl_lightning.model.parts import Linear, PackedLinear, join, multiply_heads
 
 SHAPES = [(1, 1, 1), (3, 5, 41), (7, 41, 5), (2, 64, 48)]  # rows, inputs and outputs
 
@@ -53,13 +53,13 @@ def test_a_linear_map_by_onednn_has_the_outputs_and_gradients_of_torch(
 def test_a_map_of_memory_and_segment_by_onednn_has_the_gradients_of_their_concatenation(
     onednn, needs_memory
 ):
-    layer = ConcatenatedLinear(5, 12, bias=False)
+    layer = Linear(5, 12, bias=False)
     memory, segment = torch.randn(2, 3, 5, requires_grad=needs_memory), torch.randn(2, 4, 5)
     inputs = [*([memory] if needs_memory else []), segment.requires_grad_(), layer.weight]
-    actual = gradients(layer(memory, segment), inputs)
+    actual = gradients(layer(join(memory, segment)), inputs)
     product = torch.cat([memory, segment], dim=1).double() @ layer.weight.double().mT
     expected = gradients(product, inputs)
-    assert len(onednn) == (4 if needs_memory else 3)
+    assert len(onednn) == 3
     for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a.double(), b.double(), rtol=1e-5, atol=1e-5)
 

@@ -1,6 +1,5 @@
 """Weights of other precisions: for one call, where gradients reach their own; or packed."""
 
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from itertools import pairwise
@@ -13,9 +12,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from txl_lightning import stream_nats
-from txl_lightning.model import CachedReader, pack_weights
+from txl_lightning.model import CachedReader, has_bfloat16_units, pack_weights
 from txl_lightning.model.parts import LayerNorm, Linear, PackedLinear
-from txl_lightning.model.precision import call_with_weights_in, has_bfloat16_units
 
 INSTRUCTIONS = {"avx512_bf16": True, "amx_bf16": False}
 
@@ -138,14 +136,19 @@ def fill(module):
         nn.init.normal_(weight)
 
 
+def call_under_autocast(parts, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return parts(x)
+
+
 def call_and_differentiate(call, parts, x):
-    y = call(torch.bfloat16, parts, x.clone())
+    y = call(parts, x.clone())
     weights = [weight for weight in parts.parameters() if weight.requires_grad]
     return [y, *torch.autograd.grad(y.float().square().sum(), weights)]
 
 
-def call_functionally(dtype, parts, x):
-    weights = {name: weight.to(dtype) for name, weight in parts.named_parameters()}
+def call_functionally(parts, x):
+    weights = {name: weight.to(x.dtype) for name, weight in parts.named_parameters()}
     return functional_call(parts, weights, (x,))
 
 
@@ -162,11 +165,11 @@ ROUNDED = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_cast_weights_give_what_a_functional_call_gives_after_any_change(change):
     parts, x = make_parts(), torch.randn(5, 3, dtype=torch.bfloat16)
-    call_and_differentiate(call_with_weights_in, parts, x)
+    call_and_differentiate(call_under_autocast, parts, x)
     parts = CHANGES[change](parts) or parts
     before = dict(parts.named_parameters(remove_duplicate=False))
     expected = call_and_differentiate(call_functionally, parts, x)
-    actual = call_and_differentiate(call_with_weights_in, parts, x)
+    actual = call_and_differentiate(call_under_autocast, parts, x)
     assert [each.dtype for each in actual] == [each.dtype for each in expected]
     within = 5e-2 if change in ROUNDED else 0
     torch.testing.assert_close(actual, expected, rtol=within, atol=within)
@@ -212,26 +215,10 @@ def test_nothing_in_a_module_changes_while_it_is_called(make_net):
     assert {id(weight) for weight in found} <= {id(weight) for weight in net.parameters()}
 
 
-def test_weights_are_restored_after_an_error():
-    parts = make_parts()
-    weights = list(parts.parameters())
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        call_with_weights_in(torch.bfloat16, parts, torch.zeros(5, 7, dtype=torch.bfloat16))
-    assert all(now is weight for now, weight in zip(parts.parameters(), weights, strict=True))
-
-
 def test_a_recomputed_call_has_the_same_gradients():
     def call_recomputed(*inputs):
-        return checkpoint(call_with_weights_in, *inputs, use_reentrant=False)
+        return checkpoint(call_under_autocast, *inputs, use_reentrant=False)
 
     parts, x = make_parts(), torch.randn(5, 3, dtype=torch.bfloat16)
     expected = call_and_differentiate(call_functionally, parts, x)
     assert all(map(torch.equal, call_and_differentiate(call_recomputed, parts, x), expected))
-
-
-def test_a_forgotten_module_is_freed():
-    parts = make_parts()
-    call_with_weights_in(torch.bfloat16, parts, torch.zeros(5, 3, dtype=torch.bfloat16))
-    alive = weakref.ref(parts)
-    del parts
-    assert alive() is None

@@ -17,6 +17,7 @@ from ..data.stream import Segment, Stream
 from ..errors import require
 from ..model import Memory, TransformerXL, accumulator_dtype, eval_mode
 from ..model.kernels import reference, sdpa
+from ..model.memory import split
 from ..model.positions import shift
 from ..model.reading import read_segment
 
@@ -97,12 +98,14 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
     sums = [HeadSums() for _ in kernels]
 
     def attend(layer: int, *inputs: Any) -> Tensor:
-        q_BLHK, kv_BS2HK, terms, mask_BLS, _ = inputs
-        score_BHLS = reference.content(q_BLHK, kv_BS2HK[:, :, 0], terms) / q_BLHK.size(-1) ** 0.5
+        q_BLHK, kv, terms, mask, _ = inputs
+        k_BSHK, _ = split(kv)
+        terms = terms.complete(k_BSHK.size(1))
+        score_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
         score_HBLT = sdpa.scores_by_distance(q_BLHK, terms)
         if score_HBLT is not None:
             score_BHLS = score_BHLS + shift(score_HBLT).transpose(0, 1)
-        score_BHLS = score_BHLS.masked_fill(~mask_BLS[:, None], float("-inf"))
+        score_BHLS = score_BHLS.masked_fill(~mask.mask_BLS[:, None], float("-inf"))
         sums[layer].add(score_BHLS.softmax(dim=-1))
         return kernels[layer](*inputs)
 

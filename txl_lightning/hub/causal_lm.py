@@ -35,7 +35,6 @@ from ..model import (
 )
 from ..model.config import CLASS, describe_config, require_transformer_xl
 from ..model.contract import AnyMemory
-from ..model.kernels.cached import Workspace
 from ..model.parts import is_training
 from ..runs.folder import KEY
 from .folder_options import (
@@ -152,7 +151,6 @@ class TXLForCausalLM(HoldsNetwork, transformers.PreTrainedModel, transformers.Ge
         # `Trainer` finds by it that the loss has no first label; a class name may not say so.
         self.loss_type = "ForCausalLM"
         self.net = TransformerXL(config.to_network()) if net is None else net
-        self.workspace = Workspace()
         self.vocab: Vocabulary | None = None
         self.post_init()
 
@@ -210,10 +208,7 @@ class TXLForCausalLM(HoldsNetwork, transformers.PreTrainedModel, transformers.Ge
 
     def make_reader(self) -> Reader:
         is_constant = not (torch.is_grad_enabled() or is_training(self.net))
-        reader = make_reader(self.net, uses_cache=is_constant)
-        if isinstance(reader, CachedReader):
-            reader.workspace = self.workspace
-        return reader
+        return make_reader(self.net, uses_cache=is_constant)
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """Continue texts as transformers does, after a check of the mask, which it may drop."""

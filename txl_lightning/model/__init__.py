@@ -1,10 +1,10 @@
 """The network. Imports only torch, numpy and our lowest files."""
 
+from .cache import KeyValueCache
 from .config import EvalLengths, EvalSameLength, HoldsNetwork, TransformerXLConfig, find_network
 from .contract import Network, NetworkConfig
 from .inference import (
     CachedReader,
-    KeyValueCache,
     Reader,
     Weights,
     find_device,
@@ -13,8 +13,7 @@ from .inference import (
     pack_weights,
 )
 from .memory import Memory
-from .parts import accumulator_dtype, eval_mode
-from .precision import has_bfloat16_units
+from .parts import accumulator_dtype, eval_mode, has_bfloat16_units
 from .transformer_xl import TransformerXL, is_absolute
 
 __all__ = [

@@ -7,9 +7,10 @@ D width   N layers
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,9 +18,51 @@ from torch.nn import functional as F
 
 from ..errors import require
 from .config import ContextLengths, SameLength, TransformerXLConfig
+from .positions import DistanceTerms
 
 if TYPE_CHECKING:
-    from .inference import KeyValueCache
+    from .cache import CachedPast, KeyValueCache
+    from .transformer_xl import TransformerXL
+
+
+class Past:
+    """What one layer asks of a memory of states in one segment.
+
+    It is no dataclass and no tuple: FSDP2 gives a copy of these to a layer.
+    """
+
+    def __init__(self, memory_BMD: Tensor, terms: DistanceTerms, mask: Mask) -> None:
+        self.memory_BMD = memory_BMD
+        self.terms = terms
+        self.mask = mask
+        # States that the layer reads, as a hook before it may have changed them.
+        self.read_BLD: Tensor | None = None
+
+    def states(self, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return m and h, plus absolute positions, if the scheme has any."""
+        self.read_BLD = h_BLD
+        return self.terms.add_positions(self.memory_BMD.to(h_BLD.dtype), h_BLD)
+
+    def extend(self, kv_BS2HK: Tensor) -> KeysValues:
+        """Return keys and values of all visible states from those of [m o h]: the same."""
+        return kv_BS2HK
+
+
+KeysValues = Tensor | tuple[Tensor, Tensor]
+"""kv_BS2HK, or k_BSHK and v_BSHK in any layout."""
+
+
+def split(kv: KeysValues) -> tuple[Tensor, Tensor]:
+    """Return k_BSHK and v_BSHK."""
+    return kv.unbind(2) if isinstance(kv, Tensor) else kv
+
+
+class Reading(NamedTuple):
+    """What the layers ask of a memory in one segment."""
+
+    past_N: Sequence[Past | CachedPast]
+    end: Callable[..., Memory | KeyValueCache]
+    """Return the memory for the next segment from the states of each layer, and n_reread."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +106,13 @@ class Memory:
     @property
     def mem_len(self) -> int:
         return self.h_NBMD.size(2)
+
+    def begin(self, net: TransformerXL, tgt_len: int, doc_pos_BL: Tensor | None) -> Reading:
+        """Return what each layer asks in the next segment."""
+        mask = Mask(self.attention_mask(tgt_len, doc_pos_BL))
+        terms_N = net.positions(self.distances(tgt_len))
+        past_N = [Past(*each, mask) for each in zip(self.h_NBMD, terms_N, strict=True)]
+        return Reading(past_N, partial(self.update, mask_BLS=mask.mask_BLS))
 
     def attention_mask(self, tgt_len: int, doc_pos_BL: Tensor | None = None) -> Tensor:
         """Return mask_BLS, True where query l attends to state s: filled, causal, same document."""
@@ -150,30 +200,58 @@ def attention_mask(
 
 
 class Mask:
-    """States that each query attends to, as numbers added to scores.
+    """States that each query of a segment attends to, for all layers.
 
     Args:
         mask_BLS: True where query l attends to state s.
-        dtype: precision of the scores.
         ranges: start and stop of ranges of states; every query attends to all states outside of
-            them. None: no such states are known.
+            them. None: they are found when a kernel asks.
     """
 
-    def __init__(
-        self, mask_BLS: Tensor, dtype: torch.dtype, ranges: Sequence[tuple[int, int]] | None = None
-    ) -> None:
+    def __init__(self, mask_BLS: Tensor, ranges: Sequence[tuple[int, int]] | None = None) -> None:
         self.mask_BLS = mask_BLS
-        self.has_ranges = ranges is not None
-        self.parts = []
-        for start, stop in [(0, mask_BLS.size(-1))] if ranges is None else ranges:
-            if start < stop:
-                added_BLX = torch.where(mask_BLS[..., start:stop], 0.0, -math.inf)
-                self.parts.append((start, added_BLX.to(dtype)))
+        self.ranges = ranges
+        self.parts: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
 
     def hide_(self, score_HBLS: Tensor, rows: slice) -> None:
         """Set masked scores of some rows to -inf."""
-        for start, added_BLX in self.parts:
+        dtype = score_HBLS.dtype
+        if dtype not in self.parts:
+            self.parts[dtype] = self._make_parts(dtype)
+        for start, added_BLX in self.parts[dtype]:
             score_HBLS.narrow(-1, start, added_BLX.size(-1)).add_(added_BLX[rows])
+
+    def _make_parts(self, dtype: torch.dtype) -> list[tuple[int, Tensor]]:
+        """Return the start of each range, and the numbers that are added to its scores."""
+        parts = []
+        ranges = [find_masked_columns(self.mask_BLS)] if self.ranges is None else self.ranges
+        for start, stop in ranges:
+            if start < stop:
+                added_BLX = torch.where(self.mask_BLS[..., start:stop], 0.0, -math.inf)
+                parts.append((start, added_BLX.to(dtype)))
+        return parts
+
+
+class Band(Mask):
+    """The mask of rows that all have the same states; most kernels need only its ranges."""
+
+    def __init__(self, make: Callable[[], Tensor], ranges: Sequence[tuple[int, int]]) -> None:
+        self.make = make
+        self.ranges = ranges
+        self.parts = {}
+
+    @cached_property
+    def mask_BLS(self) -> Tensor:
+        return self.make()
+
+
+def find_masked_columns(mask_BLS: Tensor) -> tuple[int, int]:
+    """Return start and stop of the states that some query does not attend to; on a GPU, of all."""
+    if not mask_BLS.is_cpu:
+        # The values would have to be awaited.
+        return 0, mask_BLS.size(-1)
+    columns = (~mask_BLS.all(dim=1).all(dim=0)).nonzero()[:, 0].tolist()
+    return (columns[0], columns[-1] + 1) if columns else (0, 0)
 
 
 def count_filled(filled_B: Tensor, mask_BLS: Tensor, n_reread: int, mem_len: int) -> Tensor:

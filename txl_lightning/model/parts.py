@@ -56,6 +56,16 @@ def is_onednn_faster() -> bool:
     return has_vectors and "AMD" in capabilities.get("cpu_name", "")
 
 
+def has_bfloat16_units(device: torch.device) -> bool:
+    """Return True if bfloat16 matrix products are at least twice as fast on the device."""
+    if device.type == "cuda":
+        return True
+    capabilities = torch.cpu.get_capabilities()
+    # Intel's units for AVX-512 take twice as long for bfloat16 as for float32; AMD's, half as long.
+    is_amd = "AMD" in str(capabilities.get("cpu_name"))
+    return bool(capabilities.get("amx_bf16") or (is_amd and capabilities.get("avx512_bf16")))
+
+
 def uses_onednn(x: Tensor, weight: Tensor) -> bool:
     """Return True if oneDNN multiplies these: in float32 on such a CPU, outside of autocast."""
     # torch.compile chooses among its own products.
@@ -81,25 +91,65 @@ def multiply_with_onednn(x: Tensor, weight_ID: Tensor, bias_I: Tensor | None) ->
 
 
 def linear(x: Tensor, weight_ID: Tensor, bias_I: Tensor | None = None) -> Tensor:
-    """Return x W^T + b, as `torch.nn.functional.linear`."""
-    if uses_onednn(x, weight_ID):
-        return OneDnnLinear.apply(x, weight_ID, bias_I)
+    """Return x W^T + b; without the gradient of a memory that `join` has put before."""
+    n_memory = 0
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # Set by `join`.
+        n_memory = getattr(x.grad_fn, "n_memory", 0)
+    if n_memory or uses_onednn(x, weight_ID):
+        return LinearMap.apply(x, weight_ID, bias_I, n_memory)
     return F.linear(x, weight_ID, bias_I)
 
 
-class OneDnnLinear(torch.autograd.Function):
+class LinearMap(torch.autograd.Function):
+    """A linear map by the faster library; the gradient of the first n_memory states is left out."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight_ID: Tensor, bias_I: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight_ID: Tensor, bias_I: Tensor | None, n_memory: int
+    ) -> Tensor:
+        # Inputs, as a second derivative needs them.
         ctx.save_for_backward(x, weight_ID)
+        ctx.n_memory = n_memory
         return multiply(x, weight_ID, bias_I)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, weight_ID = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        d_x = multiply(d_out, weight_ID.t()) if needs_x else None
-        d_weight_ID = weight_gradient(d_out, x) if needs_weight else None
-        return d_x, d_weight_ID, d_out.flatten(0, -2).sum(0) if needs_bias else None
+        n_memory = ctx.n_memory
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        weight_DI = weight_ID.to(d_out.dtype).t()
+        d_x = None
+        if needs_x and n_memory:
+            d_x = d_out.new_empty(x.shape)
+            d_x[:, :n_memory] = 0
+            d_x[:, n_memory:] = multiply(d_out[:, n_memory:], weight_DI)
+        elif needs_x:
+            d_x = multiply(d_out, weight_DI)
+        d_weight_ID = weight_gradient(d_out, x.to(d_out.dtype)) if needs_weight else None
+        return d_x, d_weight_ID, d_out.flatten(0, -2).sum(0) if needs_bias else None, None
+
+
+def join(*parts: Tensor) -> Tensor:
+    """Return [m o h], or h alone. `linear` leaves out the gradient of m if nothing needs it."""
+    if len(parts) == 1:
+        return parts[0]
+    is_noted = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if is_noted and not parts[0].requires_grad:
+        return Join.apply(*parts)
+    return torch.cat(parts, dim=1)
+
+
+class Join(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, memory_BMD: Tensor, h_BLD: Tensor) -> Tensor:
+        # `linear` finds it in the grad_fn of the result.
+        ctx.n_memory = memory_BMD.size(1)
+        return torch.cat([memory_BMD, h_BLD], dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, d_BSD: Tensor) -> tuple[None, Tensor]:
+        return None, d_BSD[:, ctx.n_memory :]
 
 
 def weight_gradient(d_out: Tensor, x: Tensor) -> Tensor:
@@ -141,91 +191,35 @@ def tiles(
             yield slice(head, head + n_head), slice(row, row + n_row)
 
 
-class Casts(threading.local):
-    """Casts of weights by the weight's id, for the present call in a thread.
-
-    A module is shared by threads, so that nothing in it may change during a call.
-    """
-
-    def __init__(self) -> None:
-        self.found: dict[int, Tensor] = {}
+def compute_dtype(weight: Tensor) -> torch.dtype:
+    """Return the precision of products with a weight: autocast's, or the weight's."""
+    device = weight.device.type
+    is_cast = torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if is_cast else weight.dtype
 
 
-CASTS = Casts()
-CASTING: set[type[nn.Module]] = set()
-"""Classes that ask `find_cast` or `cast_weight` for each of their weights."""
+def cast(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Return a weight in the precision of what it is used with; gradients reach its own."""
+    return weight if weight is None or weight.dtype == dtype else weight.to(dtype)
 
 
-def casts_weights(kind: type[nn.Module]) -> type[nn.Module]:
-    """Add a class to CASTING."""
-    CASTING.add(kind)
-    return kind
-
-
-def find_cast(weight: Tensor) -> Tensor:
-    """Return the cast of a weight for the present call, or the weight."""
-    # A compiled function could not look it up.
-    return weight if torch.compiler.is_compiling() else CASTS.found.get(id(weight), weight)
-
-
-def cast_weight(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return a weight in a precision."""
-    if weight is None or weight.dtype == dtype:
-        return weight
-    return find_cast(weight).to(dtype)
-
-
-@casts_weights
 class LayerNorm(nn.LayerNorm):
-    """Layer normalization in the precision of its input, or that of autocast."""
+    """Layer normalization in the precision of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):
-            return super().forward(x)
-        weights = cast_weight(self.weight, x.dtype), cast_weight(self.bias, x.dtype)
-        return F.layer_norm(x, self.normalized_shape, *weights, self.eps)
+        weights = cast(self.weight, x.dtype), cast(self.bias, x.dtype)
+        if not torch.is_autocast_enabled(x.device.type):
+            return F.layer_norm(x, self.normalized_shape, *weights, self.eps)
+        # That of a GPU would return float32.
+        with torch.autocast(x.device.type, enabled=False):
+            return F.layer_norm(x, self.normalized_shape, *weights, self.eps)
 
 
-@casts_weights
 class Linear(nn.Linear):
-    """A linear map by the faster library."""
+    """A linear map by the faster library, in the precision of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
-        weights = cast_weight(self.weight, x.dtype), cast_weight(self.bias, x.dtype)
-        return linear(x, *weights)
-
-
-@casts_weights
-class ConcatenatedLinear(nn.Linear):
-    """A linear map of [m o h], or of h alone; computes no gradient of m where none is needed."""
-
-    def forward(self, *parts: Tensor) -> Tensor:
-        weight_ID = cast_weight(self.weight, parts[0].dtype)
-        if len(parts) == 1:
-            return linear(parts[0], weight_ID)
-        if torch.compiler.is_compiling():
-            return F.linear(torch.cat(parts, dim=1), weight_ID)
-        return LinearOfParts.apply(*parts, weight_ID)
-
-
-class LinearOfParts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, memory_BMD: Tensor, h_BLD: Tensor, weight_ID: Tensor) -> Tensor:
-        h_BSD = torch.cat([memory_BMD, h_BLD], dim=1)
-        # Inputs, as a second derivative needs them; the backward pass joins them again.
-        ctx.save_for_backward(memory_BMD, h_BLD, weight_ID)
-        return multiply(h_BSD, weight_ID)
-
-    @staticmethod
-    def backward(ctx: Any, d_out_BSI: Tensor) -> tuple[Tensor | None, ...]:
-        memory_BMD, h_BLD, weight_ID = ctx.saved_tensors
-        needs_memory, needs_h, _ = ctx.needs_input_grad
-        n_memory = memory_BMD.size(1)
-        h_BSD = torch.cat([memory_BMD, h_BLD], dim=1).to(d_out_BSI.dtype)
-        weight_DI = weight_ID.to(d_out_BSI.dtype).t()
-        d_memory_BMD = multiply(d_out_BSI[:, :n_memory], weight_DI) if needs_memory else None
-        d_h_BLD = multiply(d_out_BSI[:, n_memory:], weight_DI) if needs_h else None
-        return d_memory_BMD, d_h_BLD, weight_gradient(d_out_BSI, h_BSD).to(weight_ID.dtype)
+        return linear(x, cast(self.weight, x.dtype), cast(self.bias, x.dtype))
 
 
 class PackedLinear(nn.Module):
@@ -236,9 +230,7 @@ class PackedLinear(nn.Module):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data.to(dtype))
         self.bias = None if linear.bias is None else linear.bias.data.to(dtype)
 
-    def forward(self, *parts: Tensor) -> Tensor:
-        # The layer of keys and values is called with memory and segment.
-        x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    def forward(self, x: Tensor) -> Tensor:
         return multiply_with_onednn(x.to(self.weight.dtype), self.weight, self.bias)
 
 
@@ -253,13 +245,6 @@ def is_changed(net: nn.Module) -> bool:
     # FSDP2 has hooks of its own; importing its class takes as long as the rest of torch.
     is_sharded = any(hasattr(weight, "full_tensor") for weight in net.parameters())
     return "forward" in vars(net) or (has_hooks(net) and not is_sharded)
-
-
-def has_global_hooks() -> bool:
-    """Return True if hooks of all modules of the process act when a module is called."""
-    found = nn.modules.module
-    # Private, as above.
-    return bool(found._global_forward_hooks or found._global_forward_pre_hooks)
 
 
 class Modes:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..imports import import_class
 from .config import TransformerXLConfig
-from .parts import Linear, casts_weights, find_cast, make_dropout
+from .parts import Linear, compute_dtype, make_dropout
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ class DistanceTerms:
         by_distance = self.b_TH if self.r_THK is None else self.r_THK
         return 0 if by_distance is None else by_distance.size(0)
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Precision of what kernels multiply; None if there is nothing."""
+        terms = (self.r_THK, self.b_TH, self.u_HK)
+        return next((term.dtype for term in terms if term is not None), None)
+
     def nearest(self, count: int) -> DistanceTerms:
         """Return the terms of the `count` smallest distances, or of all."""
         r_THK, b_TH = (None if term is None else term[-count:] for term in (self.r_THK, self.b_TH))
@@ -50,10 +56,30 @@ class DistanceTerms:
 
     def to(self, dtype: torch.dtype) -> DistanceTerms:
         """Return the terms of scores in a precision."""
-        terms = {"r_THK": self.r_THK, "u_HK": self.u_HK, "v_HK": self.v_HK, "b_TH": self.b_TH}
-        return replace(
-            self, **{name: term.to(dtype) for name, term in terms.items() if term is not None}
+        names = ("r_THK", "u_HK", "v_HK", "b_TH")
+        terms = {name: term for name in names if (term := getattr(self, name)) is not None}
+        if all(term.dtype == dtype for term in terms.values()):
+            return self
+        return replace(self, **{name: term.to(dtype) for name, term in terms.items()})
+
+    def lay_out(self) -> DistanceTerms:
+        """Return the same terms, contiguous by distance: products with these are the fastest."""
+        r_THK, b_TH = self.r_THK, self.b_TH
+        if r_THK is not None:
+            r_THK = r_THK.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+        b_TH = None if b_TH is None else b_TH.t().contiguous().t()
+        return replace(self, r_THK=r_THK, b_TH=b_TH)
+
+    def complete(self, n_state: int) -> DistanceTerms:
+        """Return the terms of all T distances; those missing are equal to the farthest there is."""
+        n_far = n_state + 1 - self.n_distance
+        if not self.n_distance or n_far <= 0:
+            return self
+        r_THK, b_TH = (
+            None if term is None else torch.cat([term[:1].expand(n_far, *term.shape[1:]), term])
+            for term in (self.r_THK, self.b_TH)
         )
+        return replace(self, r_THK=r_THK, b_TH=b_TH)
 
     def add_positions(self, memory_BMD: Tensor, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Return memory and segment plus absolute positions, if the scheme has any."""
@@ -84,7 +110,6 @@ def unshift(score_BHLS: Tensor) -> Tensor:
     return d_BHX.view(*BH, L, S + 1)
 
 
-@casts_weights
 class Sinusoidal(nn.Module):
     """Section 3.3: keys projected from fixed sinusoids of distance, with biases u and v."""
 
@@ -102,17 +127,15 @@ class Sinusoidal(nn.Module):
         self.v_NHK = nn.Parameter(torch.zeros(n_bias, H, K))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        biases = find_cast(self.u_NHK), find_cast(self.v_NHK)
-        R_TD = self.drop(sinusoids(distance_T, self.d_model).to(biases[0].dtype))
+        R_TD = self.drop(sinusoids(distance_T, self.d_model).to(compute_dtype(self.u_NHK)))
         heads = self.u_NHK.shape[1:]
-        u_NHK, v_NHK = (bias.expand(self.n_layer, -1, -1) for bias in biases)
+        u_NHK, v_NHK = (bias.expand(self.n_layer, -1, -1) for bias in (self.u_NHK, self.v_NHK))
         return [
             DistanceTerms(r_THK=r_net(R_TD).unflatten(-1, heads), u_HK=u_HK, v_HK=v_HK)
             for r_net, u_HK, v_HK in zip(self.r_nets, u_NHK, v_NHK, strict=True)
         ]
 
 
-@casts_weights
 class Learned(nn.Module):
     """A learned key and bias for each distance, and u (labml; the original's attn_type 1)."""
 
@@ -125,14 +148,12 @@ class Learned(nn.Module):
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
         row_T = distance_T.clamp(max=self.r_NCHK.size(1) - 1)
-        weights = map(find_cast, (self.r_NCHK, self.u_NHK, self.b_NCH))
         return [
             DistanceTerms(r_THK=r_CHK[row_T], u_HK=u_HK, b_TH=b_CH[row_T])
-            for r_CHK, u_HK, b_CH in zip(*weights, strict=True)
+            for r_CHK, u_HK, b_CH in zip(self.r_NCHK, self.u_NHK, self.b_NCH, strict=True)
         ]
 
 
-@casts_weights
 class Shaw(nn.Module):
     """Shaw et al. 2018: a learned key for each clipped distance, shared by a layer's heads."""
 
@@ -146,7 +167,7 @@ class Shaw(nn.Module):
         row_T = distance_T.clamp(max=self.r_NCK.size(1) - 1)
         return [
             DistanceTerms(r_THK=r_CK[row_T][:, None].expand(-1, self.n_head, -1))
-            for r_CK in find_cast(self.r_NCK)
+            for r_CK in self.r_NCK
         ]
 
 
@@ -163,7 +184,6 @@ class AbsoluteSinusoidal(nn.Module):
         return [DistanceTerms(p_SD=p_SD)] + [DistanceTerms()] * (self.config.n_layer - 1)
 
 
-@casts_weights
 class AbsoluteLearned(nn.Module):
     """Al-Rfou et al. 2019: learned positions added before every layer (its attn_type 3)."""
 
@@ -174,7 +194,7 @@ class AbsoluteLearned(nn.Module):
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
         row_S = distance_T[1:].clamp(max=self.p_NCD.size(1) - 1)
-        return [DistanceTerms(p_SD=p_CD[row_S]) for p_CD in find_cast(self.p_NCD)]
+        return [DistanceTerms(p_SD=p_CD[row_S]) for p_CD in self.p_NCD]
 
 
 def sinusoids(distance_T: Tensor, d_model: int) -> Tensor:

@@ -18,40 +18,39 @@ B rows read in parallel   L tokens in the segment   M in memory   S = M + L visi
 D width   H heads   K head width   V vocabulary   N layers
 """
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..errors import require
 from .adaptive import as_indices, embedding_and_head
-from .config import AS_TRAINED, EvalLengths, TransformerXLConfig, is_transformer_xl
+from .cache import KeyValueCache
+from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
 from .kernels import KERNELS
-from .memory import Memory, require_memory
+from .memory import Memory, Past, require_memory
 from .parts import (
-    ConcatenatedLinear,
-    LayerNorm,
     Linear,
-    PackedLinear,
-    VariationalDropout,
+    compute_dtype,
     eval_mode,
-    has_global_hooks,
-    has_hooks,
     initialize_vector_math,
     is_changed,
+    join,
     layer_norm,
     make_dropout,
     make_norms,
 )
-from .positions import RELATIVE, DistanceTerms, find_scheme
-from .precision import call, call_with_weights_in
+from .positions import RELATIVE, find_scheme
 
 INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
 """Parameters of position schemes, except biases per distance."""
 PROJECTIONS = ("embedding.projections.", "head.down")
 """Name prefixes of the projections from and to the width of embeddings."""
+
+
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
 
 
 class TransformerXL(nn.Module):
@@ -72,7 +71,7 @@ class TransformerXL(nn.Module):
     """
 
     # Training may replace the first by one that recomputes, and the second by a compiled one.
-    call_layer = staticmethod(call_with_weights_in)
+    call_layer = staticmethod(call)
     run_layer = staticmethod(call)
 
     def __init__(self, config: TransformerXLConfig) -> None:
@@ -111,10 +110,10 @@ class TransformerXL(nn.Module):
     def hidden(
         self,
         tokens_BL: Tensor,
-        memory: Memory | None = None,
+        memory: Memory | KeyValueCache | None = None,
         doc_pos_BL: Tensor | None = None,
         n_reread: int = 0,
-    ) -> tuple[Tensor, Memory]:
+    ) -> tuple[Tensor, Memory | KeyValueCache]:
         """Return the states h^N_BLD of the last layer, and the memory for the next segment.
 
         Args:
@@ -124,28 +123,26 @@ class TransformerXL(nn.Module):
             n_reread: last tokens left out of memory: the next segment reads them again (ext_len).
 
         Raises:
-            ValueError: the memory has another number of rows, or the sizes of another network.
+            ValueError: the memory has another number of rows, or the sizes of another network; or
+                keys and values, and gradients are enabled, or the network is in training mode.
         """
         batch_size, tgt_len = tokens_BL.shape
         memory = self.empty_memory(batch_size) if memory is None else memory
         require_memory(memory, self.config, tokens_BL, n_reread)
-        mask_BLS = memory.attention_mask(tgt_len, doc_pos_BL)
         dtype = self.compute_dtype
-        distance_T = memory.distances(tgt_len)
-        h_BLD = self.drop(self.embedding(as_indices(tokens_BL)) * self.config.d_model**0.5).to(
-            dtype
-        )
-        states = [h_BLD]
-        with torch.autocast(self.device.type, enabled=False):
-            terms_N = call_with_weights_in(dtype, self.positions, distance_T)
-            for layer, memory_BMD, terms in zip(self.layers, memory.h_NBMD, terms_N, strict=True):
-                inputs = h_BLD, memory_BMD.to(dtype), terms.to(dtype), mask_BLS
-                # Outside of autocast, layers of FSDP2 may still compute in lower precision.
-                h_BLD = self.call_layer(dtype, layer, *inputs, call=self.run_layer).to(dtype)
-                states.append(h_BLD)
+        h_BLD = self.drop(self.embedding(as_indices(tokens_BL)) * self.config.d_model**0.5)
+        h_BLD = h_BLD.to(dtype)
+        reading = memory.begin(self, tgt_len, doc_pos_BL)
+        states = []
+        for layer, past in zip(self.layers, reading.past_N, strict=True):
+            past.read_BLD = h_BLD
+            # Outside of autocast, layers of FSDP2 may still compute in lower precision.
+            h_BLD = self.call_layer(self.run_layer, layer, h_BLD, past).to(dtype)
+            states.append(h_BLD)
         # Memory is of the layer below in the paper, of the same layer in Ding et al. 2021.
-        cached = states[1:] if self.config.memory_source == "same_layer" else states[:-1]
-        return self.drop(self.final_norm(h_BLD)), memory.update(cached, mask_BLS, n_reread)
+        if self.config.memory_source == "layer_below":
+            states = [past.read_BLD.to(dtype) for past in reading.past_N]
+        return self.drop(self.final_norm(h_BLD)), reading.end(states, n_reread=n_reread)
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
         """Return an empty memory, with the lengths of training by default."""
@@ -155,6 +152,20 @@ class TransformerXL(nn.Module):
         h_NBMD = torch.zeros(shape, dtype=self.compute_dtype, device=self.device)
         filled_B = torch.zeros(batch_size, dtype=torch.long, device=self.device)
         return Memory(h_NBMD, filled_B, use.clamp_len, use.same_length)
+
+    def empty_cache(
+        self, batch_size: int, lengths: EvalLengths | None = None
+    ) -> Memory | KeyValueCache:
+        """Return an empty memory of keys and values, for constant weights; of states if these vary.
+
+        The keys of a state vary where its position does, or where its own layer reads it.
+        """
+        require(batch_size >= 0, "batch_size", batch_size, "0 or more")
+        if self.config.memory_source == "same_layer" or is_absolute(self):
+            return self.empty_memory(batch_size, lengths)
+        sizes = {name: getattr(self.config, name) for name in ("n_layer", "n_head", "head_width")}
+        filled_B = torch.zeros(batch_size, dtype=torch.long, device=self.device)
+        return KeyValueCache(sizes, filled_B, *(lengths or AS_TRAINED).resolve(self.config))
 
     @property
     def reads_states(self) -> bool:
@@ -172,10 +183,7 @@ class TransformerXL(nn.Module):
     @property
     def compute_dtype(self) -> torch.dtype:
         """Precision of matrix products and of the memory: autocast's, or the weights'."""
-        # Autocast keeps the states in float32, but the products of the next segment convert them.
-        if torch.is_autocast_enabled(self.device.type):
-            return torch.get_autocast_dtype(self.device.type)
-        return next(self.layers[0].parameters()).dtype
+        return compute_dtype(next(self.layers[0].parameters()))
 
 
 class Layer(nn.Module):
@@ -189,14 +197,13 @@ class Layer(nn.Module):
         self.drop = make_dropout(config)
         self.feed_forward = FeedForward(config)
 
-    def forward(
-        self, h_BLD: Tensor, memory_BMD: Tensor, terms: DistanceTerms, mask_BLS: Tensor
-    ) -> Tensor:
-        memory_BMD, h_BLD = terms.add_positions(memory_BMD, h_BLD)  # absolute schemes only
-        # h~ = [SG(m) o h], in two parts; SG, the stop-gradient, is applied in Memory.update.
-        context = self.norm_before(memory_BMD), self.norm_before(h_BLD)
-        query_BLD = context[1] if self.norms_queries else h_BLD
-        attention_BLD = self.attention(query_BLD, context, terms, mask_BLS)
+    def forward(self, h_BLD: Tensor, past: Past) -> Tensor:
+        # h~ = [SG(m) o h], in two parts; where keys and values are kept, there is no m.
+        # SG, the stop-gradient, is applied in Memory.update.
+        *memory, h_BLD = past.states(h_BLD)
+        context = [self.norm_before(part) for part in (*memory, h_BLD)]
+        query_BLD = context[-1] if self.norms_queries else h_BLD
+        attention_BLD = self.attention(query_BLD, join(*context), past)
         return self.feed_forward(self.norm_after(h_BLD + self.drop(attention_BLD)))
 
 
@@ -211,21 +218,18 @@ class RelativeAttention(nn.Module):
         self.dropatt = config.dropatt
         self.attend = KERNELS[config.kernel]
         self.q_net = Linear(D, inner, bias=False)
-        self.kv_net = ConcatenatedLinear(D, 2 * inner, bias=False)
+        self.kv_net = Linear(D, 2 * inner, bias=False)
         self.o_net = Linear(inner, D, bias=False)
 
-    def forward(
-        self,
-        query_BLD: Tensor,
-        context: tuple[Tensor, Tensor],
-        terms: DistanceTerms,
-        mask_BLS: Tensor,
-    ) -> Tensor:
+    def forward(self, query_BLD: Tensor, context_BXD: Tensor, past: Past) -> Tensor:
         q_BLHK = self.q_net(query_BLD).unflatten(-1, self.heads)
-        kv_BS2HK = self.kv_net(*context).unflatten(-1, (2, *self.heads))
-        dropatt = self.dropatt if self.training else 0.0
+        kv_BX2HK = self.kv_net(context_BXD).unflatten(-1, (2, *self.heads))
+        # Of all S visible states: those of the memory and of the segment.
+        kv = past.extend(kv_BX2HK)
         # Masked softmax of (a) + (b) + (c) + (d): `terms` has r, u and v.
-        out_BLHK = self.attend(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt)
+        terms = past.terms.to(q_BLHK.dtype)
+        dropatt = self.dropatt if self.training else 0.0
+        out_BLHK = self.attend(q_BLHK, kv, terms, past.mask, dropatt)
         return self.o_net(out_BLHK.flatten(-2))
 
 
@@ -277,62 +281,6 @@ def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name.startswith(PROJECTIONS):
             nn.init.normal_(parameter, 0.0, config.proj_init_std)
-
-
-NORMS = LayerNorm, nn.LayerNorm, nn.Identity
-DROPOUTS = nn.Dropout, VariationalDropout, nn.Identity
-LINEAR = Linear, ConcatenatedLinear, PackedLinear
-OURS = *NORMS, *DROPOUTS, *LINEAR, *RELATIVE, nn.ModuleList, TransformerXL, Layer, RelativeAttention
-FORWARDS = {kind: kind.forward for kind in OURS}
-HIDDEN = TransformerXL.hidden
-ATTEND = frozenset(KERNELS.values())
-
-
-def has_constant_keys(net: TransformerXL) -> bool:
-    """Return True if the keys of a state never change, and the network computes as written here.
-
-    `CachedReader` then gives the same. What it does not call, or with other inputs, is of exactly
-    these classes, without hooks: anything else is read by the network itself, slower.
-    """
-    is_ours = is_transformer_xl(net) and is_as_written(net, TransformerXL)
-    is_ours = is_ours and type(net).hidden is HIDDEN and "hidden" not in vars(net)
-    if not is_ours or has_global_hooks() or net.config.memory_source == "same_layer":
-        return False
-    is_called_here = calls_layers_plainly(net) and is_as_written(net.drop, *DROPOUTS)
-    return is_called_here and has_known_terms(net.positions) and all(map(is_known, net.layers))
-
-
-def is_as_written(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Return True if a module is of exactly such a class, and a call does what is written there."""
-    kind = type(module)
-    is_kind = kind in kinds and kind.forward is FORWARDS[kind]
-    return is_kind and "forward" not in vars(module) and not has_hooks(module)
-
-
-def is_known(layer: nn.Module) -> bool:
-    if not (is_as_written(layer, Layer) and is_as_written(layer.attention, RelativeAttention)):
-        return False
-    attention = layer.attention
-    is_plain = attention.attend in ATTEND and is_as_written(attention.kv_net, *LINEAR)
-    is_plain = is_plain and is_as_written(layer.norm_before, *NORMS)
-    return is_plain and is_as_written(layer.drop, *DROPOUTS)
-
-
-def has_known_terms(positions: nn.Module) -> bool:
-    inner = [*RELATIVE, *DROPOUTS, Linear, nn.ModuleList]
-    return type(positions) in RELATIVE and all(
-        is_as_written(m, *inner) for m in positions.modules()
-    )
-
-
-def calls_layers_plainly(net: TransformerXL) -> bool:
-    """Return True if layers are called as here, perhaps recomputed or compiled, which is equal."""
-    call_layer = net.call_layer
-    is_recomputed = isinstance(call_layer, partial) and call_layer.func is checkpoint
-    called = call_layer.args if is_recomputed else (call_layer,)
-    # Private: no public function tells what was compiled.
-    run_layer = getattr(net.run_layer, "_torchdynamo_orig_callable", net.run_layer)
-    return called == (call_with_weights_in,) and run_layer is call
 
 
 @torch.no_grad()

@@ -81,8 +81,7 @@ class MemoryBank:
 def recompute_layers(net: Network) -> None:
     """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
     require_transformer_xl(net, "model.recompute", "true")
-    if not isinstance(net.call_layer, partial):
-        net.call_layer = partial(checkpoint, net.call_layer, use_reentrant=False)
+    net.call_layer = partial(checkpoint, use_reentrant=False)
 
 
 def segment_loss(

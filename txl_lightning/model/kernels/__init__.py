@@ -1,17 +1,19 @@
 """Implementations of the same attention, with one signature:
 
-    attend(q_BLHK, kv_BS2HK, terms, mask_BLS, dropatt) -> out_BLHK
+    attend(q_BLHK, kv, terms, mask, dropatt) -> out_BLHK
 
-`kv_BS2HK` holds keys and values, `terms` the distance terms of a score, `mask_BLS` is True where a
-query may attend to a state (at least itself), and `dropatt` is the dropout of attention weights.
+`kv` are keys and values: kv_BS2HK, or k_BSHK and v_BSHK where they are kept. `terms` are the
+distance terms of a score, perhaps of fewer distances (`DistanceTerms.complete`). `mask.mask_BLS` is
+True where a query may attend to a state (at least itself). `dropatt` is the dropout of attention
+weights. All but `mask` are in one precision.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import matmul, per_head, reference, sdpa
+from ..memory import KeysValues, Mask
+from ..positions import DistanceTerms
+from . import cached, matmul, per_head, reference, sdpa
 
 REASONS = {
     "sdpa": "as fast as others on a GPU, or faster; torch.compile fuses its elementwise operations",
@@ -25,10 +27,17 @@ def choose_kernel(device: torch.device, is_compiled: bool = False) -> str:
     return "sdpa" if device.type != "cpu" or is_compiled else "per_head"
 
 
-def attend(q_BLHK: Tensor, *others: Any) -> Tensor:
+def attend(
+    q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: Mask, dropatt: float
+) -> Tensor:
     """Compute attention with the fastest kernel for this device."""
-    kernel = choose_kernel(q_BLHK.device, torch.compiler.is_compiling())
-    return KERNELS[kernel](q_BLHK, *others)
+    is_compiled = torch.compiler.is_compiling()
+    # Elsewhere than on a CPU, it was measured for keys and values that are kept.
+    is_fast = q_BLHK.is_cpu or not isinstance(kv, Tensor)
+    if is_fast and not (torch.is_grad_enabled() or is_compiled or dropatt):
+        return cached.attend(q_BLHK, kv, terms, mask, dropatt)
+    kernel = choose_kernel(q_BLHK.device, is_compiled)
+    return KERNELS[kernel](q_BLHK, kv, terms, mask, dropatt)
 
 
 KERNELS = {

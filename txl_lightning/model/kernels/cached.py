@@ -1,4 +1,4 @@
-"""Relative attention over cached keys and values, without gradients: scores stay in place.
+"""Relative attention without gradients: scores stay in place.
 
 It goes through a few heads and rows at a time, as per_head does. Terms may have only
 E < T distances: the first L are then equal, and stand for all larger ones.
@@ -13,21 +13,9 @@ import threading
 import torch
 from torch import Tensor
 
-from ..memory import Mask
+from ..memory import KeysValues, Mask, split
 from ..parts import tiles
 from ..positions import DistanceTerms, shift
-
-
-def lay_out_terms(terms: DistanceTerms, values: Tensor) -> DistanceTerms:
-    """Return terms in the layout of `attend`: contiguous distances, biases over sqrt(K)."""
-    scale = values.size(-1) ** -0.5
-    r_THK = terms.r_THK
-    if r_THK is not None:
-        # Autocast does not convert products with `out=`.
-        r_THK = r_THK.permute(1, 2, 0).to(values.dtype).contiguous().permute(2, 0, 1)
-    b_TH = None if terms.b_TH is None else terms.b_TH.t().contiguous().t() * scale
-    u_HK, v_HK = (None if bias is None else bias * scale for bias in (terms.u_HK, terms.v_HK))
-    return DistanceTerms(r_THK, u_HK, v_HK, b_TH)
 
 
 class Workspace(threading.local):
@@ -42,6 +30,9 @@ class Workspace(threading.local):
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return an uninitialized tensor, valid until the next call with this name."""
+        if not like.is_cpu:
+            # Allocation is fast there.
+            return like.new_empty(shape)
         count = math.prod(shape)
         tensor = self.tensors.get(name)
         if tensor is None or tensor.numel() < count or tensor.dtype != like.dtype:
@@ -52,59 +43,57 @@ class Workspace(threading.local):
         return tensor[:count].view(shape)
 
 
+WORKSPACE = Workspace()
+
+
 def attend(
-    q_BLHK: Tensor,
-    k_BSHK: Tensor,
-    value_BSHK: Tensor,
-    terms: DistanceTerms,
-    mask: Mask,
-    workspace: Workspace,
+    q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: Mask, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
-    # Autocast may have changed since the cache was written.
-    q_HBLK = q_BLHK.permute(2, 0, 1, 3).to(k_BSHK.dtype)
+    assert not dropatt, "not kept here"
+    k_BSHK, value_BSHK = split(kv)
+    q_HBLK = q_BLHK.permute(2, 0, 1, 3)
     n_state = k_BSHK.size(1)
     content_HBLK, distance_HBLK = (scale_query(q_HBLK, bias) for bias in (terms.u_HK, terms.v_HK))
     k_HBKS, value_HBSK = k_BSHK.permute(2, 0, 3, 1), value_BSHK.permute(2, 0, 1, 3)
     out_HBLK = torch.empty_like(content_HBLK)
     for heads, rows in tiles(q_HBLK, n_state):
         tile = heads, rows
-        score_HBLS = shifted_scores(distance_HBLK[tile], n_state, terms, heads, workspace)
+        score_HBLS = shifted_scores(distance_HBLK[tile], n_state, terms, heads)
         score_XLS = score_HBLS.flatten(0, 1)
         score_XLS.baddbmm_(content_HBLK[tile].flatten(0, 1), k_HBKS[tile].flatten(0, 1))
         mask.hide_(score_HBLS, rows)
-        weight_XLS = workspace.get("weights", score_XLS.shape, score_XLS)
+        weight_XLS = WORKSPACE.get("weights", score_XLS.shape, score_XLS)
         torch.softmax(score_XLS, dim=-1, out=weight_XLS)
-        out_XLK = out_HBLK[tile].flatten(0, 1)
+        # A tile is whole heads or rows of one head, so that this is a view.
+        out_XLK = out_HBLK[tile].view(-1, *out_HBLK.shape[2:])
         torch.bmm(weight_XLS, value_HBSK[tile].flatten(0, 1), out=out_XLK)
     return out_HBLK.permute(1, 2, 0, 3)
 
 
 def scale_query(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
-    """Return queries over sqrt(K) plus a bias that is already scaled, head by head."""
+    """Return queries plus a bias, over sqrt(K), head by head."""
     scale = q_HBLK.size(-1) ** -0.5
     out = q_HBLK.new_empty(q_HBLK.shape)
     if bias_HK is None:
         return torch.mul(q_HBLK, scale, out=out)
-    return torch.add(bias_HK[:, None, None], q_HBLK, alpha=scale, out=out)
+    return torch.add(q_HBLK, bias_HK[:, None, None], out=out).mul_(scale)
 
 
-def shifted_scores(
-    q_HBLK: Tensor, n_state: int, terms: DistanceTerms, heads: slice, workspace: Workspace
-) -> Tensor:
+def shifted_scores(q_HBLK: Tensor, n_state: int, terms: DistanceTerms, heads: slice) -> Tensor:
     """Return (b) + (d) of some heads and rows for each state: score_HBLS."""
-    (H, B, L, _) = q_HBLK.shape
+    (H, B, L, K) = q_HBLK.shape
     n_near = terms.n_distance
-    score_HBLS = workspace.get("scores", (H, B, L, n_state), q_HBLK)
+    score_HBLS = WORKSPACE.get("scores", (H, B, L, n_state), q_HBLK)
     if not n_near:
         return score_HBLS.zero_()
-    near_HYE = workspace.get("by distance", (H, B * L, n_near), q_HBLK)
+    near_HYE = WORKSPACE.get("by distance", (H, B * L, n_near), q_HBLK)
     if terms.r_THK is None:
         near_HYE.zero_()
     else:
         torch.bmm(q_HBLK.flatten(1, 2), terms.r_THK.permute(1, 2, 0)[heads], out=near_HYE)
     if terms.b_TH is not None:
-        near_HYE.add_(terms.b_TH.t()[heads, None])
+        near_HYE.add_(terms.b_TH.t()[heads, None], alpha=K**-0.5)
     near_HBLE = near_HYE.view(H, B, L, n_near)
     n_far = n_state + 1 - n_near
     score_HBLS[..., n_far:] = shift(near_HBLE)

@@ -11,20 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..memory import KeysValues, Mask, split
 from ..positions import DistanceTerms, shift
 
 
 def attend(
-    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
+    q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: Mask, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
-    k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
+    k_BSHK, value_BSHK = split(kv)
+    terms = terms.complete(k_BSHK.size(1))
     B, L, H, K = q_BLHK.shape
     S = k_BSHK.size(1)
     q_BLHK = q_BLHK * K**-0.5
     query_BLHK = q_BLHK if terms.u_HK is None else q_BLHK + terms.u_HK * K**-0.5
     key_XSK = k_BSHK.transpose(1, 2).reshape(B * H, S, K)
-    score_BHLS = distance(q_BLHK, S, terms).masked_fill(~mask_BLS[:, None], float("-inf"))
+    score_BHLS = distance(q_BLHK, S, terms).masked_fill(~mask.mask_BLS[:, None], float("-inf"))
     score_XLS = torch.baddbmm(
         score_BHLS.reshape(B * H, L, S), query_BLHK.transpose(1, 2).reshape(B * H, L, K), key_XSK.mT
     )

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..memory import Mask
+from ..memory import KeysValues, Mask
 from ..parts import multiply_heads, refuse_second_derivative, tiles, uses_onednn
 from ..positions import DistanceTerms, shift, unshift
+from . import cached
 
 Tile = tuple[slice, slice]  # heads and rows
 
@@ -24,13 +25,15 @@ THREAD_SCORES = 3 << 18
 
 
 def attend(
-    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
+    q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: Mask, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
+    if not (torch.is_grad_enabled() or dropatt):
+        return cached.attend(q_BLHK, kv, terms, mask, dropatt)
+    kv_BS2HK = kv if isinstance(kv, Tensor) else torch.stack(kv, dim=2)
+    terms = terms.complete(kv_BS2HK.size(1))
     by_distance = (terms.u_HK, terms.v_HK, terms.r_THK, terms.b_TH)
-    # Under autocast, u and v may have higher precision.
-    narrow = (None if term is None else term.to(q_BLHK.dtype) for term in by_distance)
-    return Attention.apply(q_BLHK, kv_BS2HK, *narrow, mask_BLS, dropatt)
+    return Attention.apply(q_BLHK, kv_BS2HK, *by_distance, mask, dropatt)
 
 
 class Operands(NamedTuple):
@@ -46,11 +49,10 @@ class Operands(NamedTuple):
 class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        *tensors, mask_BLS, ctx.dropatt = inputs
+        *tensors, mask, ctx.dropatt = inputs
         operands = make_operands(*tensors)
         H, B, L, _ = operands.content_HBLK.shape
         S = operands.kv_2HBSK.size(3)
-        mask = Mask(mask_BLS, tensors[0].dtype, [find_masked_columns(mask_BLS)])
         out_HBLK = torch.empty_like(tensors[0]).permute(2, 0, 1, 3)
         weight_HBLS = out_HBLK.new_empty(H, B, L, S)
         kept_HBLS = torch.empty_like(weight_HBLS, dtype=torch.bool) if ctx.dropatt else None
@@ -117,15 +119,6 @@ def training_tiles(q_HBLK: Tensor, n_state: int) -> Iterator[Tile]:
     # A CPU converts half precision for each product, so that few large ones are faster.
     n_thread = q_HBLK.numel() if q_HBLK.itemsize == 2 else torch.get_num_threads()
     return tiles(q_HBLK, n_state, THREAD_SCORES * n_thread)
-
-
-def find_masked_columns(mask_BLS: Tensor) -> tuple[int, int]:
-    """Return start and stop of the states that some query does not attend to; on a GPU, of all."""
-    if not mask_BLS.is_cpu:
-        # The values would have to be awaited.
-        return 0, mask_BLS.size(-1)
-    columns = (~mask_BLS.all(dim=1).all(dim=0)).nonzero()[:, 0].tolist()
-    return (columns[0], columns[-1] + 1) if columns else (0, 0)
 
 
 def add_distances_(score_HBLS: Tensor, operands: Operands, tile: Tile) -> None:

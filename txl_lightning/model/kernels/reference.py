@@ -6,15 +6,17 @@ B rows   L queries   S visible states   H heads   K head width   T = S + 1 dista
 from torch import Tensor, arange, einsum
 from torch.nn import functional as F
 
+from ..memory import KeysValues, Mask, split
 from ..positions import DistanceTerms
 
 
 def attend(
-    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
+    q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: Mask, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
-    k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
-    weight_BHLS = F.dropout(weights(q_BLHK, k_BSHK, terms, mask_BLS), dropatt)
+    k_BSHK, value_BSHK = split(kv)
+    terms = terms.complete(k_BSHK.size(1))
+    weight_BHLS = F.dropout(weights(q_BLHK, k_BSHK, terms, mask.mask_BLS), dropatt)
     return einsum("bhls,bshk->blhk", weight_BHLS, value_BSHK)
 
 

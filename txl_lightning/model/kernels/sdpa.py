@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..memory import KeysValues, Mask, split
 from ..parts import refuse_second_derivative
 from ..positions import DistanceTerms, shift
 
@@ -24,11 +25,12 @@ DISTANCE_MULTIPLES = {"cuda": 8}
 
 
 def attend(
-    q_BLHK: Tensor, kv_BS2HK: Tensor, terms: DistanceTerms, mask_BLS: Tensor, dropatt: float
+    q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: Mask, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
-    k_BSHK, value_BSHK = kv_BS2HK.unbind(2)
-    query_BLHK, score_BHLS = make_operands(q_BLHK, terms, mask_BLS)
+    k_BSHK, value_BSHK = split(kv)
+    terms = terms.complete(k_BSHK.size(1))
+    query_BLHK, score_BHLS = make_operands(q_BLHK, terms, mask.mask_BLS)
     K = q_BLHK.size(-1)
     device = q_BLHK.device
     parts = (widen_heads(x_BLHK).transpose(1, 2) for x_BLHK in (query_BLHK, k_BSHK, value_BSHK))
@@ -50,14 +52,12 @@ def widen_heads(x_BLHK: Tensor) -> Tensor:
 
 def make_operands(q_BLHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor) -> tuple[Tensor, Tensor]:
     """Return q + u, and (b) + (d) over sqrt(K) for each state, -inf where masked: score_BHLS."""
-    by_distance = (terms.u_HK, terms.v_HK, terms.r_THK, terms.b_TH)
-    # Under autocast, u and v may have higher precision.
-    u_HK, v_HK, r_THK, b_TH = (None if x is None else x.to(q_BLHK.dtype) for x in by_distance)
+    u_HK, v_HK, r_THK, b_TH = terms.u_HK, terms.v_HK, terms.r_THK, terms.b_TH
     # torch.compile fuses what follows, and warns of autograd functions.
     if r_THK is not None and not torch.compiler.is_compiling():
         return Operands.apply(q_BLHK, u_HK, v_HK, r_THK, b_TH, mask_BLS)
     query_BLHK = q_BLHK if u_HK is None else q_BLHK + u_HK
-    score_HBLT = scores_by_distance(q_BLHK, DistanceTerms(r_THK, u_HK, v_HK, b_TH))
+    score_HBLT = scores_by_distance(q_BLHK, terms)
     if score_HBLT is None:
         return query_BLHK, mask_BLS[:, None]
     score_BHLS = shift(score_HBLT).transpose(0, 1)
