@@ -94,8 +94,10 @@ class CachedPast:
         """Return keys and values of all visible states from those of h, which are kept."""
         k_BCHK, v_BCHK = self.slots.write(self.layer, self.end, *kv_BL2HK.unbind(2))
         seen = slice(self.start, self.end + kv_BL2HK.size(1))
-        # Another precision than at first, where autocast was switched within a text.
-        return k_BCHK[:, seen].to(kv_BL2HK.dtype), v_BCHK[:, seen].to(kv_BL2HK.dtype)
+        if k_BCHK.dtype == kv_BL2HK.dtype:
+            return k_BCHK[:, seen], v_BCHK[:, seen]
+        # Autocast was switched within a text.
+        return k_BCHK[:, seen].to(kv_BL2HK), v_BCHK[:, seen].to(kv_BL2HK)
 
 
 @dataclass(frozen=True)

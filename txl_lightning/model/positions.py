@@ -56,11 +56,11 @@ class DistanceTerms:
 
     def to(self, dtype: torch.dtype) -> DistanceTerms:
         """Return the terms of scores in a precision."""
-        names = ("r_THK", "u_HK", "v_HK", "b_TH")
-        terms = {name: term for name in names if (term := getattr(self, name)) is not None}
-        if all(term.dtype == dtype for term in terms.values()):
+        terms = self.r_THK, self.u_HK, self.v_HK, self.b_TH
+        if not [term for term in terms if term is not None and term.dtype != dtype]:
             return self
-        return replace(self, **{name: term.to(dtype) for name, term in terms.items()})
+        r_THK, u_HK, v_HK, b_TH = (None if term is None else term.to(dtype) for term in terms)
+        return replace(self, r_THK=r_THK, u_HK=u_HK, v_HK=v_HK, b_TH=b_TH)
 
     def lay_out(self) -> DistanceTerms:
         """Return the same terms, contiguous by distance: products with these are the fastest."""
