@@ -25,8 +25,8 @@ PACKAGE = Path(__file__).parent
 WAYS = {
     "text to first training step": 49,
     "resumed run to first training step": 53,
-    "evaluate": 38,
-    "generate": 31,
+    "evaluate": 40,
+    "generate": 33,
     "text to batch": 13,
     "ids to loss": 10,
 }
