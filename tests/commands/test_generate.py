@@ -106,6 +106,12 @@ def test_a_setting_of_a_cache_without_one_is_refused(refused, checkpoint):
     assert refused("generate", checkpoint, "--cache_weight=0.9") == (2, message)
 
 
+@pytest.mark.parametrize("option", ["rate", "decay"])
+def test_generate_has_no_option_that_takes_steps(refused, checkpoint, option):
+    message = f"unknown option --{option}; see --help for the known ones"
+    assert refused("generate", checkpoint, f"--{option}=0.1") == (2, message)
+
+
 def test_ids_are_those_of_the_printed_text(generate, tmp_path):
     options = ("--prompt=abc", "--max_new_tokens=60", "--seed=1", "--out_ids=new.npy")
     text = generate(*options)[3:-1]
