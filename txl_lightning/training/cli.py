@@ -30,7 +30,7 @@ from .callbacks.report import Report
 from .callbacks.save_run import SaveNats, SaveRun, print_once
 from .callbacks.time_budget import TimeBudget
 from .callbacks.validation_probe import FinalValidation, ValidationProbe
-from .callbacks.wandb import WandbRun, replace_wandb_loggers, run_id_from
+from .callbacks.wandb import WandbRun, replace_wandb_loggers
 from .callbacks.weight_averaging import WeightAverage
 from .loops import replace_signal_handlers
 from .options import (
@@ -46,6 +46,7 @@ from .options import (
 )
 from .own_text import adopt_recipe
 from .ranks import check_launcher, require_srun
+from .run_state import read_state
 from .start import (
     check_job,
     check_remaining_steps,
@@ -328,7 +329,7 @@ def make_loggers(
     expected = "--trainer.logger WandbLogger"
     errors.require(has_wandb or not config.wandb.required, "wandb.required", "true", expected)
     if has_wandb:
-        run_id = resumed and run_id_from(resumed.saved)
+        run_id = resumed and read_state(resumed.saved).wandb_id
         specs = as_list(config.trainer.logger)
         loggers = replace_wandb_loggers(loggers, specs, root, config.wandb.required, run_id)
     # A measurement makes no folder of a run.

@@ -66,6 +66,8 @@ class RunState:
     n_averaged: int = 0
     """Steps in the average of the weights. The average is the checkpoint's `state_dict`, so that
     other commands load it, and the weights that training continues from are `trained`."""
+    wandb_id: str | None = None
+    """Of the run at W&B, which loggers continue; they are made before a Trainer."""
     samples: list[Any] = field(default_factory=list)
     """This and the next three: what validations measured, for the report."""
     prompt_len: int = 0
@@ -78,6 +80,7 @@ OWNERS = {
     "validation_due": "LastCheckpoint",
     "plan_state": "TimeBudget",
     "n_averaged": "WeightAverage",
+    "wandb_id": "WandbRun",
     "samples": "ValidationProbe",
     "prompt_len": "ValidationProbe",
     "nats_by_position": "ValidationProbe",
@@ -171,6 +174,7 @@ def gather_format_2(checkpoint: Mapping[str, Any]) -> State:
         "position": loader if "read_as" in loader else None,
         "plan_state": callbacks.get("TimeBudget"),
         "n_averaged": values.get("count", 0),
+        "wandb_id": values.get("run_id"),
     }
 
 

@@ -96,7 +96,7 @@ class OfflineFallbackWandbLogger(WandbLogger):
 
 
 class WandbRun(Callback):
-    """Store the W&B run id in checkpoints, so that a resumed run continues it, and log media.
+    """Keep the id of the W&B run, which a resumed run continues, and log media.
 
     Logged after each validation: curve and attention (pictures), val/samples (a table of texts) and
     val/nats_by_position (a chart). At the end, `checkpoints`, a key of KEPT, are logged as
@@ -106,7 +106,7 @@ class WandbRun(Callback):
     def __init__(self, probe: ValidationProbe, checkpoints: str = "best") -> None:
         self.probe = probe
         self.checkpoints = checkpoints
-        self.run: dict[str, str | None] = {}
+        self.wandb_id: str | None = None
 
     def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
         self.folder = run_folder(trainer)
@@ -120,7 +120,11 @@ class WandbRun(Callback):
             # The summary of a metric defined by * has no minimum.
             for name in names:
                 define_metric(f"val/{name}", step_metric="tokens", summary="min,last")
-            self.run = {"run_id": logger.version}
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        # Also of a logger that was given another id than the checkpoint's.
+        for logger in wandb_loggers(trainer):
+            self.wandb_id = logger.version
 
     def on_validation_end(self, trainer: Trainer, module: LanguageModel) -> None:
         if module.is_fitting and trainer.is_global_zero:
@@ -134,9 +138,6 @@ class WandbRun(Callback):
             if (path := self.folder / CHECKPOINTS / name).is_file():
                 for logger in loggers:
                     logger.log_checkpoint_artifact(path)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.run
 
 
 def make_media(probe: ValidationProbe, folder: Path) -> dict[str, Any]:
@@ -162,10 +163,6 @@ def replace_wandb_loggers(
     replace = partial(OfflineFallbackWandbLogger, root, required, run_id)
     pairs = zip(loggers, specs, strict=True)
     return [replace(spec) if type(each) is WandbLogger else each for each, spec in pairs]
-
-
-def run_id_from(checkpoint: Mapping[str, Any]) -> str | None:
-    return checkpoint.get("callbacks", {}).get("WandbRun", {}).get("run_id")
 
 
 def drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
