@@ -27,7 +27,7 @@ PLACES = {
     ("lightning",): {"training", "runs/logger.py", "data/datamodule.py", "__main__.py"},
     ("tokenizers",): {"data/vocab/subwords.py", "hub"},
     ("urllib", "urllib3", "requests", "http", "socket"): {"data/download.py"},
-    ("fsspec",): {"checkpoints/mirror.py", "data/store.py"},
+    ("fsspec",): {"checkpoints/mirror.py", "data/remote.py"},
     # Commands without Lightning fetch checkpoints, and add to runs that are over.
     ("wandb",): {"training", "runs/wandb_api.py"},
     ("onnx", "onnxruntime", "onnxscript"): {"commands/export.py"},

@@ -138,10 +138,7 @@ class CorpusDataModule(LightningDataModule):
 
     def unknown_share(self, stage: str) -> float:
         """Return the share of tokens in a stage's text that stand for unknown text."""
-        manifest = getattr(self.store, "manifest", {})
-        split = {"fit": "train", "validate": "val"}.get(stage, "test")
-        counts = [manifest.get(name, {}).get(split, 0) for name in ("unknown", "tokens")]
-        return counts[0] / counts[1] if counts[1] else 0.0
+        return self.store.unknown_share({"fit": "train", "validate": "val"}.get(stage, "test"))
 
     def prepare_data(self) -> None:
         # The property opens the store, and keeps it for `setup`.
@@ -205,8 +202,8 @@ class CorpusDataModule(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         state = {"vocab": self.vocab.to_json(), "fingerprint": self.store.fingerprint}
         # How ids were read, for other files of ids.
-        if ids := getattr(self.store, "manifest", {}).get("ids"):
-            state["ids"] = ids
+        if self.store.id_options:
+            state["ids"] = self.store.id_options
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

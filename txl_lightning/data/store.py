@@ -6,10 +6,8 @@ are memory-mapped, and the positions where documents begin. A TaskStore has the 
 
 from __future__ import annotations
 
-import errno
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -161,17 +159,22 @@ class Store:
         """A hash that is equal for two texts only if a model gets the same tokens from them."""
         text = {name: self.manifest[name] for name in ("text", "cuts", "documents", "tokens")}
         # Documents of ids begin where options say; and code of the user may have changed.
-        if "ids" in self.manifest or self.vocab.saved_as is None:
+        if self.id_options is not None or self.vocab.saved_as is None:
             text["files"] = [self.manifest["files"][name] for name in FILES[1:]]
         return files.short_hash(text | {"vocab": self.vocab.fingerprint})
+
+    @property
+    def id_options(self) -> dict[str, Any] | None:
+        """How ids of another program were read; None for a text."""
+        return self.manifest.get("ids")
 
     @cached_property
     def n_byte(self) -> dict[str, int]:
         """The bytes of text of each split; 0 for ids whose text is unknown."""
         # Until version 8, manifests of ids counted marks as text.
-        if "ids" not in self.manifest or self.manifest["version"] > 8:
+        if self.id_options is None or self.manifest["version"] > 8:
             return self.manifest["bytes"]
-        sizes = size_tokens(self.vocab, self.manifest["ids"])
+        sizes = size_tokens(self.vocab, self.id_options)
         return {split: sum_sizes(sizes, self.ids(split)) for split in SPLITS}
 
     def ids(self, split: str) -> ndarray:
@@ -194,6 +197,10 @@ class Store:
         n_token, n_unknown = (sum(self.manifest[key].values()) for key in ("tokens", "unknown"))
         unknown = f", {n_unknown / n_token:.2%} of the tokens unknown" if n_unknown else ""
         return f"{', '.join(counts)} ({splits}), {vocab}{unknown}"
+
+    def unknown_share(self, split: str) -> float:
+        """Return the share of tokens that stand for text the vocabulary does not know."""
+        return self.manifest["unknown"][split] / max(self.manifest["tokens"][split], 1)
 
     def bytes_per_token(self, split: str) -> float | None:
         """Return the mean bytes per scored token, without the first symbol of each document; None
@@ -272,40 +279,23 @@ def open_store(path: str, data_dir: Path, whole: bool = False) -> Store:
 
 
 def fetch_store(url: str, data_dir: Path, whole: bool = False) -> Store:
-    """Copy a store at a URL that fsspec reads, once for each manifest, and again if the copy is
-    damaged; return the copy. A damaged store is a DataError, and leaves no copy."""
-    # Slow to import, and needed only here.
-    from fsspec.core import url_to_fs
+    """Copy a store at a URL, once for each manifest, and again if the copy is damaged; return the
+    copy. A damaged store is a DataError, and leaves no copy."""
+    # fsspec is slow to import, and needed only here.
+    from .remote import copy_remote, read_remote
 
     url = url.rstrip("/")
-    with explain_fetch_errors(url):
-        fs, path = url_to_fs(url)
-        manifest = fs.cat_file(f"{path}/{STORE_FILE}")
+    manifest = read_remote(url, STORE_FILE)
 
     def fetch(part: Path) -> None:
         (part / STORE_FILE).write_bytes(manifest)
-        with explain_fetch_errors(url):
-            for name in FILES:
-                fs.get_file(f"{path}/{name}", str(part / name))
+        copy_remote(url, FILES, part)
         if problem := Store(part, data_dir).find_damage(whole=True):
             advice = "start again, or write it with prepare --out"
             raise DataError(f"data.store: {problem.replace(str(part), url)}; {advice}")
 
     folder = data_dir / "prepared" / "fetched" / hashlib.sha256(manifest).hexdigest()[:16]
     return open_prepared(folder, data_dir, fetch, whole)
-
-
-@contextmanager
-def explain_fetch_errors(url: str) -> Iterator[None]:
-    """Raise DataError in one line for all but errors of the disk that is written."""
-    try:
-        yield
-    # Each file system raises errors of its own.
-    except Exception as error:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise DataError(f"data.store: {url}: cannot be fetched ({reason})") from error
 
 
 @dataclass(frozen=True)
@@ -322,9 +312,8 @@ class EvalText:
 
     @staticmethod
     def from_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
-        size = store.bytes_per_token(split)
-        ids = getattr(store, "manifest", {}).get("ids")
-        return EvalText(name, split, store.fingerprint, store.text(split), store.vocab, size, ids)
+        facts = store.fingerprint, store.text(split), store.vocab, store.bytes_per_token(split)
+        return EvalText(name, split, *facts, store.id_options)
 
     def count_bytes(self, position_K: ndarray) -> float | None:
         """Return the number of bytes of some tokens: from the mean if sizes are not known."""

@@ -84,6 +84,7 @@ class TaskStore:
 
     name: str
     config: TaskConfig
+    id_options = None
 
     @cached_property
     def vocab(self) -> Words:
@@ -110,6 +111,9 @@ class TaskStore:
 
     def describe(self) -> str:
         return f"examples of {self.example_len} tokens, vocabulary of {self.vocab.n_token} symbols"
+
+    def unknown_share(self, split: str) -> float:
+        return 0.0
 
     def bytes_per_token(self, split: str) -> None:
         """Return None: symbols have no bytes."""
