@@ -209,7 +209,8 @@ def describe_cost(records: Sequence[dict[str, Any]]) -> tuple[str, str]:
     timed = {key: sum(each) for key, each in seconds.items() if all(each)}
     device = "cpu" if any(name == "cpu" for name, _ in timed) else next(iter(timed))[0]
     minutes = median(total for (name, _), total in timed.items() if name == device) / 60
-    return ", ".join(sizes), f"{minutes:.0f} min" + f" ({device})" * (device != "cpu")
+    where = "" if device == "cpu" else f" ({device})"
+    return ", ".join(sizes), f"{minutes:.0f} min{where}"
 
 
 if __name__ == "__main__":

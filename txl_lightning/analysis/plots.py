@@ -38,7 +38,7 @@ def plot_loss_by_position(rows: Rows, path: Path, unit: str) -> None:
 
 def plot_loss_by_memory(rows: Rows, path: Path, unit: str, trained: int) -> None:
     mem_lens = [row["mem_len"] for row in rows]
-    labels = [f"{n:,}" + "\nas trained" * (n == trained) for n in mem_lens]
+    labels = [f"{n:,}\nas trained" if n == trained else f"{n:,}" for n in mem_lens]
     title = f"Loss by length of memory (bar: standard error of the gain over {mem_lens[0]:,})"
     names = {"xlabel": f"mem_len ({unit}s)", "ylabel": f"nats per {unit}", "title": title}
     plot_curves(rows, path, labels, {"loss": ("nats", "saved_standard_error")}, **names)

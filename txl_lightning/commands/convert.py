@@ -100,7 +100,8 @@ def fill_folder(folder: Path, fill: Callable[[Path], object]) -> None:
         try:
             with TemporaryDirectory(dir=folder, prefix=UNFINISHED) as part:
                 fill(Path(part))
-                for name in sorted(os.listdir(part), key=CONVERTED.__eq__):
+                # The settings last: a folder without them is no checkpoint.
+                for name in sorted(os.listdir(part), key=lambda name: name == CONVERTED):
                     os.replace(Path(part, name), folder / name)
                 flush_to_disk(folder)
         finally:

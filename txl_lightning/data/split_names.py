@@ -91,4 +91,5 @@ def find_inside(letters: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def list_first(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+    more = ["..."] if len(names) > 5 else []
+    return ", ".join([*names[:5], *more])
