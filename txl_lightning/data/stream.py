@@ -111,7 +111,7 @@ class Stream:
     """A text read in B parallel rows, each a contiguous part of it; iterable over one pass.
 
     Row b of a segment continues row b of the previous one. The first token of a row or document
-    is never a target, every other one is a target exactly once per pass (for a whole text in
+    is never a target. Every other one is a target once in each pass (for a whole text in
     order: the original's LMOrderedIterator).
 
     >>> stream = Stream.from_tokens(torch.arange(9).numpy(), batch_size=2, tgt_len=2)
