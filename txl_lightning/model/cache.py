@@ -10,18 +10,14 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import require
 from .config import ContextLengths, SameLength
 from .memory import Band, Mask, Reading, attention_mask, count_filled, farthest_state
 from .positions import RELATIVE, DistanceTerms
-
-if TYPE_CHECKING:
-    from .transformer_xl import TransformerXL
 
 MIN_SEGMENT = 256  # smallest segment length for which slots and distance terms are prepared
 FIRST_CAPACITY = 8192  # number of states for which they are prepared at first, if mem_len is larger
@@ -134,7 +130,7 @@ class KeyValueCache:
     def batch_size(self) -> int:
         return len(self.filled_B)
 
-    def begin(self, net: TransformerXL, tgt_len: int, doc_pos_BL: Tensor | None) -> Reading:
+    def begin(self, net: nn.Module, tgt_len: int, doc_pos_BL: Tensor | None) -> Reading:
         """Return what each layer asks in the next segment.
 
         Raises:
@@ -241,7 +237,7 @@ class KeyValueCache:
         cache.slots.used += tgt_len
         return cache
 
-    def prepare_terms(self, net: TransformerXL, tgt_len: int) -> KeyValueCache:
+    def prepare_terms(self, net: nn.Module, tgt_len: int) -> KeyValueCache:
         """Return the same states with the distance terms of a segment of this length."""
         terms_N = self.terms_N
         if type(net.positions) not in RELATIVE:
@@ -285,7 +281,7 @@ class KeyValueCache:
         return Band(make, [(0, n_far), (self.n_kept + 1, n_state)])
 
 
-def make_terms(net: TransformerXL, distance_E: Tensor) -> tuple[DistanceTerms, ...]:
+def make_terms(net: nn.Module, distance_E: Tensor) -> tuple[DistanceTerms, ...]:
     """Return the distance terms of each layer; ValueError if positions are absolute."""
     terms_N = tuple(terms.lay_out() for terms in net.positions(distance_E))
     is_relative = all(terms.p_SD is None for terms in terms_N)

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from torch import nn
 
 from ..errors import convert_fields, require, to_plain
 from ..imports import import_class, is_class_path, name_class
-
-if TYPE_CHECKING:
-    from .contract import Network, NetworkConfig
 
 CLASS = "class_path"
 """Key of the settings that names the class of a config other than TransformerXLConfig."""
@@ -22,6 +21,18 @@ MAX_LAYERS = 10_000  # more than any real network has; building even this many t
 Positions = Literal["sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"]
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
+
+
+class NetworkConfig(Protocol):
+    """Settings of a network, as a frozen dataclass with plain values and a default for each."""
+
+    n_token: int
+    """Vocabulary size V. The command line takes it from the text."""
+    mem_len: int
+    """Length of the memory in training, in tokens or states; 0: nothing is remembered."""
+
+    def build(self) -> nn.Module:
+        """Return a new network. On the meta device, for its shapes, it has no values to read."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +159,12 @@ class TransformerXLConfig:
         narrow = f"small enough for the last cluster to have a width (the first has {width})"
         yield width >= self.div_val ** len(self.cutoffs), "div_val", narrow
 
-    def build(self) -> Network:
-        """Return a new network."""
-        from .transformer_xl import TransformerXL
+    # Set in transformer_xl.py, which imports this file: a network knows its config.
+    network = None
 
-        return TransformerXL(self)
+    def build(self) -> nn.Module:
+        """Return a new TransformerXL."""
+        return self.network(self)
 
     @property
     def is_absolute(self) -> bool:
@@ -273,7 +285,7 @@ class HoldsNetwork:
     net: Any
 
 
-def find_network(model: Any) -> Network:
+def find_network(model: Any) -> nn.Module:
     """Return the network that a model is, holds, or was compiled from.
 
     Raises:
@@ -296,12 +308,12 @@ def find_network(model: Any) -> Network:
     return model
 
 
-def is_transformer_xl(net: Network) -> bool:
+def is_transformer_xl(net: nn.Module) -> bool:
     """Return True for a network whose layers are known; a derived config may have others."""
     return type(net.config) is TransformerXLConfig
 
 
-def require_transformer_xl(net: Network, key: str, value: object) -> None:
+def require_transformer_xl(net: nn.Module, key: str, value: object) -> None:
     """Refuse an optional part that other networks do not have."""
     expected = f"a network of TransformerXLConfig, as {type(net).__name__} does not have this"
     require(is_transformer_xl(net), key, value, expected)

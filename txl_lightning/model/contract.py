@@ -14,20 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from .adaptive import nats
-from .config import ContextLengths, EvalLengths
+from .config import ContextLengths, EvalLengths, NetworkConfig
 from .parts import is_changed
-
-
-class NetworkConfig(Protocol):
-    """Settings of a network, as a frozen dataclass with plain values and a default for each."""
-
-    n_token: int
-    """Vocabulary size V. The command line takes it from the text."""
-    mem_len: int
-    """Length of the memory in training, in tokens or states; 0: nothing is remembered."""
-
-    def build(self) -> Network:
-        """Return a new network. On the meta device, for its shapes, it has no values to read."""
 
 
 class AnyMemory(Protocol):

@@ -10,19 +10,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import require
 from .config import ContextLengths, SameLength, TransformerXLConfig
+from .contract import AnyMemory
 from .positions import DistanceTerms
-
-if TYPE_CHECKING:
-    from .cache import CachedPast, KeyValueCache
-    from .transformer_xl import TransformerXL
 
 
 class Past:
@@ -60,8 +57,9 @@ def split(kv: KeysValues) -> tuple[Tensor, Tensor]:
 class Reading(NamedTuple):
     """What the layers ask of a memory in one segment."""
 
-    past_N: Sequence[Past | CachedPast]
-    end: Callable[..., Memory | KeyValueCache]
+    past_N: Sequence[Any]
+    """Of each layer, a `Past`, or the `CachedPast` of cache.py."""
+    end: Callable[..., AnyMemory]
     """Return the memory for the next segment from the states of each layer, and n_reread."""
 
 
@@ -107,7 +105,7 @@ class Memory:
     def mem_len(self) -> int:
         return self.h_NBMD.size(2)
 
-    def begin(self, net: TransformerXL, tgt_len: int, doc_pos_BL: Tensor | None) -> Reading:
+    def begin(self, net: nn.Module, tgt_len: int, doc_pos_BL: Tensor | None) -> Reading:
         """Return what each layer asks in the next segment."""
         mask = Mask(self.attention_mask(tgt_len, doc_pos_BL))
         terms_N = net.positions(self.distances(tgt_len))
@@ -167,7 +165,7 @@ class Memory:
 
 
 def require_memory(
-    memory: Memory | KeyValueCache, config: TransformerXLConfig, tokens_BL: Tensor, n_reread: int
+    memory: AnyMemory, config: TransformerXLConfig, tokens_BL: Tensor, n_reread: int
 ) -> None:
     """Refuse a memory of another number of rows than the tokens, or of another network."""
     batch_size, tgt_len = tokens_BL.shape

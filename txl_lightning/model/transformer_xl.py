@@ -283,6 +283,9 @@ def initialize_weights(model: nn.Module, config: TransformerXLConfig) -> None:
             nn.init.normal_(parameter, 0.0, config.proj_init_std)
 
 
+TransformerXLConfig.network = TransformerXL
+
+
 @torch.no_grad()
 def is_absolute(net: nn.Module) -> bool:
     """Return True if the position of a state changes from segment to segment."""
