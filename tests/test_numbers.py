@@ -240,7 +240,7 @@ DEFINED = [
     r"reaches 1 with", r"over 16 segments", r"(in|network of) 45 lines",
     r"(is|;) 0(?=[,: ])", r"Section \d\.\d", r"\| [34]\.\d(?=,| \|)",
     # Settings and examples.
-    r"checkpoints have format \d",
+    r"checkpoints have format \d", r"compressor of 2002",
     r"windows of 2,048 tokens", r"split 90/5/5", r"first [\d,]+ (bytes|tokens)", r"sample [12] ",
     r"10 million times", r"at 24 letters", r"segments of 128", r"from the 512 before it",
     r"about 5\.0 minutes", r"every \d+ steps",
