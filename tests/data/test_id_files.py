@@ -215,8 +215,9 @@ def test_evaluation_reads_other_ids_as_those_of_training(accepted, small, tmp_pa
     checkpoint = load_checkpoint("runs/version_0")
     vocab = checkpoint.load_vocabulary()
     assert read_ids(checkpoint, vocab, "b.bin", "val").tolist() == ids.tolist()
-    val = read_ids(checkpoint, vocab, "store", "val")
+    val = DataConfig(store="store").open_text().ids("val")
     assert 0 < len(val) < len(ids)
+    assert read_ids(checkpoint, vocab, "store", "val").tolist() == val.tolist()
 
 
 def test_the_settings_of_a_run_say_how_the_ids_of_an_older_checkpoint_were_read(write_files):

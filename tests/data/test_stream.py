@@ -307,3 +307,11 @@ def test_changed_reading_settings_restart_the_text(changes):
     with pytest.warns(UserWarning, match="reading from the start of the text"):
         other.load_state_dict(state)
     assert (next(iter(loader)).index, next(iter(other)).index) == (2, 0)
+
+
+def test_one_object_of_varlen_gives_texts_of_different_lengths_their_own_segments():
+    lengths = Varlen(20, 1)
+    places = [(total, nth) for nth in range(0, 30, 3) for total in (100, 300)]
+    bounds = [lengths.find_bounds(*place) for place in places]
+    assert bounds == [Varlen(20, 1).find_bounds(*place) for place in places]
+    assert {n_pass for n_pass, _, _ in bounds} >= {0, 1, 2}
