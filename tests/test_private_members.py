@@ -220,6 +220,14 @@ def test_a_file_that_uses_private_members_says_why(name):
     assert re.search(r"# .*\bPrivate\b", (PACKAGE / f"{name}.py").read_text())
 
 
+def test_design_gives_the_reason_for_each_private_member():
+    page = (PACKAGE.parent / "docs" / "design.md").read_text()
+    last = [[part for part in each.split(".") if PRIVATE.match(part)][-1] for each in MEMBERS]
+    # The operations on all weights are one family.
+    names = {re.sub("^_foreach_.*", "_foreach_", name) for name in last}
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
 @pytest.mark.parametrize("library", ["jsonargparse", "lightning", "torch"])
 def test_a_library_whose_private_members_are_used_has_an_upper_bound(library):
     text = (PACKAGE.parent / "pyproject.toml").read_text()
