@@ -251,7 +251,7 @@ def test_memory_of_a_cache_is_bounded_by_its_length(net):
     cache = StateCache(100, 9.0, 0.5)
     for _ in range(400):
         cache = cache.append(torch.randn(2, 10, 8), torch.randint(11, (2, 10)))
-    assert cache.slots.next_BC.size(1) < 100 + 10 + 1024 + 1
+    assert cache.slots.capacity < 100 + 10 + 1024 + 1
 
 
 def test_a_cache_is_unchanged_by_later_ones(net):

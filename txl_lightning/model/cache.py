@@ -25,11 +25,14 @@ RESERVING = threading.Lock()  # two threads may continue the same cache
 
 
 class Slots:
-    """Room for keys and values of each layer, each written once; the first `used` are taken."""
+    """Room for keys and values of each layer, each written once; the first `used` are taken.
+
+    Caches that continue one another share it. Each knows its own end, and takes later slots only.
+    """
 
     def __init__(self, capacity: int, n_layer: int) -> None:
         self.capacity = capacity
-        # k_BCHK and v_BCHK, in the sizes and precision of what a layer first returns.
+        # k_BCHK and v_BCHK, in the sizes and precisions of what a layer first returns.
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * n_layer
         self.used = 0
 
@@ -38,28 +41,47 @@ class Slots:
         """Precision of the keys; None before the first ones."""
         return next((kept[0].dtype for kept in self.layers if kept is not None), None)
 
+    def take(self, end: int, count: int) -> bool:
+        """Take slots after `end`; False if there are too few, or another continuation has them."""
+        with RESERVING:
+            is_free = self.used == end and end + count <= self.capacity
+            self.used += count if is_free else 0
+            return is_free
+
     def write(
         self, layer: int, start: int, k_BLHK: Tensor, v_BLHK: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values of a layer from a slot on; return all of them, with free slots."""
         kept = self.layers[layer]
         if kept is None:
-            kept = self.layers[layer] = allocate(k_BLHK, self.capacity)
+            kept = self.layers[layer] = allocate(k_BLHK, v_BLHK, self.capacity)
         k_BCHK, v_BCHK = kept
         stop = start + k_BLHK.size(1)
         k_BCHK[:, start:stop] = k_BLHK
         v_BCHK[:, start:stop] = v_BLHK
         return kept
 
+    def copy(self, capacity: int, kept: slice, index_B: Tensor | None = None) -> Slots:
+        """Return other slots, the first of which are those kept, or some rows of them."""
+        slots = Slots(capacity, len(self.layers))
+        slots.used = kept.stop - kept.start
+        for n, layer in enumerate(self.layers):
+            if layer is not None and slots.used:
+                parts = [x_BCHK[:, kept] for x_BCHK in layer]
+                if index_B is not None:
+                    parts = [part.index_select(0, index_B) for part in parts]
+                slots.write(n, 0, *parts)
+        return slots
 
-def allocate(like_BLHK: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    """Return room for keys and values: k_BCHK and v_BCHK."""
-    B, _, H, K = like_BLHK.shape
+
+def allocate(k_BLHK: Tensor, v_BLHK: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    """Return room for keys and values like these: k_BCHK and v_BCHK."""
+    B, _, H, K = k_BLHK.shape
     # A tensor made under inference_mode could not be written to outside of it.
     with torch.inference_mode(False):
         # One query reads keys faster in this order, in float32 and in bfloat16.
-        k_HBKC = like_BLHK.new_empty(H, B, K, capacity)
-        v_HBCK = like_BLHK.new_empty(H, B, capacity, K)
+        k_HBKC = k_BLHK.new_empty(H, B, K, capacity)
+        v_HBCK = v_BLHK.new_empty(H, B, capacity, v_BLHK.size(3))
         return k_HBKC.permute(1, 3, 0, 2), v_HBCK.permute(1, 2, 0, 3)
 
 
@@ -215,26 +237,19 @@ class KeyValueCache:
     def _move(self, tgt_len: int, index_B: Tensor | None = None) -> KeyValueCache:
         """Return the same states, or some rows of them, in new slots."""
         # At least half of the slots stay free, so that they are rarely moved.
-        capacity = self._choose_capacity(tgt_len)
-        slots = Slots(capacity + max(capacity, 2 * tgt_len, MIN_SEGMENT), self.sizes["n_layer"])
-        slots.used = self.n_kept
-        for n, kept in enumerate(self._kept()):
-            if kept is not None:
-                rows = kept if index_B is None else [x.index_select(0, index_B) for x in kept]
-                slots.write(n, 0, *rows)
-        return replace(self, slots=slots, end=self.n_kept)
+        enough = self._choose_capacity(tgt_len)
+        capacity = enough + max(enough, 2 * tgt_len, MIN_SEGMENT)
+        if self.slots is None:
+            return replace(self, slots=Slots(capacity, self.sizes["n_layer"]))
+        kept = slice(self.end - self.n_kept, self.end)
+        return replace(self, slots=self.slots.copy(capacity, kept, index_B), end=self.n_kept)
 
     def reserve_slots(self, tgt_len: int) -> KeyValueCache:
         """Return the same states with slots for a segment after them."""
-        slots = self.slots
-        if slots is not None and self.end + tgt_len <= slots.capacity:
-            with RESERVING:
-                # Another continuation of this cache may have written beyond its end.
-                if slots.used == self.end:
-                    slots.used += tgt_len
-                    return self
+        if self.slots is not None and self.slots.take(self.end, tgt_len):
+            return self
         cache = self._move(tgt_len)
-        cache.slots.used += tgt_len
+        cache.slots.take(cache.end, tgt_len)
         return cache
 
     def prepare_terms(self, net: nn.Module, tgt_len: int) -> KeyValueCache:

@@ -18,21 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .cache import Slots
 from .parts import accumulator_dtype
 
 SHIFT = 12.0
 """Subtracted from exponents, which are -75 to 75: a float32 holds exp(63) a billion times."""
 QUERIES = 128  # most queries of a row that are computed at once
 ROOM = 1024  # least number of free slots in a new buffer
-
-
-@dataclass
-class Slots:
-    """A buffer of keys and of the tokens after them, each written once; `used` are filled."""
-
-    key_BDC: Tensor
-    next_BC: Tensor
-    used: int
 
 
 @dataclass(frozen=True)
@@ -66,39 +58,42 @@ class StateCache:
         key_BLD = F.normalize(h_BLD.detach().to(dtype), dim=-1)
         # Before the first token there is no state; no token sees that slot.
         last_BD = torch.zeros_like(key_BLD[:, 0]) if self.last_BD is None else self.last_BD
-        cache = self._reserve(n_new, key_BLD)
-        slots = cache.slots
-        start = cache.end
-        stop = cache.end + n_new
-        slots.key_BDC[..., start] = last_BD
-        slots.key_BDC[..., start + 1 : stop] = key_BLD[:, :-1].mT
-        slots.next_BC[:, start:stop] = tokens_BL
-        slots.used = stop
-        return replace(cache, end=stop, n_read=self.n_read + n_new, last_BD=key_BLD[:, -1].clone())
+        before_BLD = torch.cat([last_BD[:, None], key_BLD[:, :-1]], dim=1)
+        cache = self._reserve(n_new)
+        # One head: a key is a state, and its value a token.
+        next_BL = tokens_BL.to(key_BLD.device, torch.int32)
+        cache.slots.write(0, cache.end, before_BLD[:, :, None], next_BL[:, :, None, None])
+        n_read = self.n_read + n_new
+        return replace(cache, end=cache.end + n_new, n_read=n_read, last_BD=key_BLD[:, -1].clone())
 
-    def _reserve(self, n_new: int, like: Tensor) -> StateCache:
-        """Return the same cache with room for new slots."""
-        # Another continuation of this cache may have written beyond its end.
-        if self.slots and self.slots.used == self.end <= self.slots.next_BC.size(1) - n_new:
+    def _reserve(self, n_new: int) -> StateCache:
+        """Return the same cache, whose slots have room for new ones, which are taken."""
+        if self.slots and self.slots.take(self.end, n_new):
             return self
-        n_slot = self.n_kept + n_new + max(self.n_kept // 4, ROOM)
-        # A tensor made under inference_mode could not be written to outside of it.
-        with torch.inference_mode(False):
-            key_BDC = like.new_empty(len(like), like.size(-1), n_slot)
-            next_BC = torch.empty(len(like), n_slot, dtype=torch.int32, device=like.device)
-        if self.slots:
-            key_BDC[..., : self.n_kept], next_BC[:, : self.n_kept] = self._kept()
-        return replace(self, slots=Slots(key_BDC, next_BC, self.n_kept), end=self.n_kept)
+        capacity = self.n_kept + n_new + max(self.n_kept // 4, ROOM)
+        slots = self.slots.copy(capacity, self.kept) if self.slots else Slots(capacity, 1)
+        slots.take(self.n_kept, n_new)
+        return replace(self, slots=slots, end=self.n_kept)
 
-    def _kept(self) -> tuple[Tensor, Tensor]:
-        kept = slice(self.end - self.n_kept, self.end)
-        return self.slots.key_BDC[..., kept], self.slots.next_BC[:, kept]
+    @property
+    def kept(self) -> slice:
+        """Slots of the tokens kept."""
+        return slice(self.end - self.n_kept, self.end)
+
+    @property
+    def key_BCD(self) -> Tensor:
+        return self.slots.layers[0][0][:, :, 0]
+
+    @property
+    def next_BC(self) -> Tensor:
+        return self.slots.layers[0][1][:, :, 0, 0]
 
     def rows(self, index_B: Tensor | slice) -> StateCache:
         """Return these rows, in this order; a row may occur twice."""
         if self.slots is None:
             return self
-        slots = Slots(*(each[index_B] for each in self._kept()), self.n_kept)
+        index_B = torch.arange(len(self.last_BD), device=self.last_BD.device)[index_B]
+        slots = self.slots.copy(self.n_kept, self.kept, index_B)
         return replace(self, slots=slots, end=self.n_kept, last_BD=self.last_BD[index_B])
 
     def tensors(self) -> dict[str, Tensor]:
@@ -106,7 +101,8 @@ class StateCache:
         counts = {"n_read": torch.tensor(self.n_read)}
         if self.slots is None:
             return counts
-        key_BDC, next_BC = (each.clone() for each in self._kept())
+        key_BDC = self.key_BCD[:, self.kept].mT.clone()
+        next_BC = self.next_BC[:, self.kept].clone()
         return counts | {"key_BDC": key_BDC, "next_BC": next_BC, "last_BD": self.last_BD}
 
     def restore(self, tensors: dict[str, Tensor]) -> StateCache:
@@ -115,7 +111,9 @@ class StateCache:
         if not n_read:
             return replace(self, slots=None, end=0, n_read=0, last_BD=None)
         end = tensors["next_BC"].size(1)
-        slots = Slots(tensors["key_BDC"], tensors["next_BC"], end)
+        slots = Slots(end, 1)
+        slots.layers = [(tensors["key_BDC"].mT[:, :, None], tensors["next_BC"][:, :, None, None])]
+        slots.used = end
         return replace(self, slots=slots, end=end, n_read=n_read, last_BD=tensors["last_BD"])
 
     def count_seen(self, n_query: int, doc_pos_BL: Tensor | None = None) -> Tensor:
@@ -180,17 +178,17 @@ class StateCache:
         begin_Q1 = own_Q1 + 1 - seen_BL[row, queries, None]
         start = int(begin_Q1.min())
         stop = int(own_Q1[-1]) + 1
-        known_LD = self.slots.key_BDC[row, :, self.end - n_query + 1 : self.end].T
+        known_LD = self.key_BCD[row, self.end - n_query + 1 : self.end]
         query_QD = torch.cat([known_LD, self.last_BD[row, None]])[queries] * self.theta
         # No maximum is subtracted: `Adaptation` keeps theta at most 75.
         shift_1 = query_QD.new_full((1,), -SHIFT)
-        weight_QS = torch.addmm(shift_1, query_QD, self.slots.key_BDC[row, :, start:stop]).exp_()
+        weight_QS = torch.addmm(shift_1, query_QD, self.key_BCD[row, start:stop].T).exp_()
         # Slots after a query's own, and slots before its first. In both steps, few weights are
         # written: a mask of all slots takes a tenth of the time of the product.
         weight_QS.tril_(stop - start - len(own_Q1))
         is_before_QX = torch.arange(start, int(begin_Q1.max())) < begin_Q1
         weight_QS[:, : is_before_QX.size(1)].masked_fill_(is_before_QX.to(weight_QS.device), 0)
-        return weight_QS, self.slots.next_BC[row, start:stop]
+        return weight_QS, self.next_BC[row, start:stop]
 
 
 def sum_matches(weight_QS: Tensor, next_S: Tensor, target_Q: Tensor) -> Tensor:
