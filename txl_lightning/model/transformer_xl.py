@@ -16,6 +16,7 @@ r_(i-j) = R_(i-j) W_R, u and v, or the equivalents of other schemes, are in posi
 
 B rows read in parallel   L tokens in the segment   M in memory   S = M + L visible
 D width   H heads   K head width   V vocabulary   N layers
+X states whose keys and values are computed: S, or the L new ones where those of others are kept
 """
 
 from collections.abc import Callable
