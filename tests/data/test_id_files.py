@@ -200,7 +200,7 @@ def test_ids_that_are_far_too_large_are_refused(open_ids):
         open_ids("a.bin", dtype="uint32")
 
 
-def test_evaluation_reads_other_ids_as_those_of_training(accepted, small, tmp_path):
+def test_evaluation_reads_other_ids_as_those_of_training(accepted, refused, small, tmp_path):
     ids = IDS % 50
     for name in ("a.bin", "b.bin"):
         ids.astype("<u4").tofile(tmp_path / name)
@@ -211,6 +211,12 @@ def test_evaluation_reads_other_ids_as_those_of_training(accepted, small, tmp_pa
     # The first token of each document is not scored.
     n_start = 1 + np.count_nonzero(ids[:-1] == 9)
     assert (record["tokens"], record["tokens_scored"]) == (len(ids), len(ids) - n_start)
+    for path, what in (("b.bin", "has ids"), ("store", "is prepared")):
+        code, line = refused(
+            "evaluate", "runs/version_0", f"--path={path}", "--document_unit=files"
+        )
+        expected = f"document_unit: invalid files; expected null, because {path} {what}"
+        assert (code, line) == (2, expected)
     # As inspect and recl read it.
     checkpoint = load_checkpoint("runs/version_0")
     vocab = checkpoint.load_vocabulary()

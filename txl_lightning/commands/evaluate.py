@@ -17,7 +17,7 @@ from ..data.sources import DataConfig, find_kind
 from ..data.store import EvalText
 from ..data.tokens import Text
 from ..data.vocab import Vocabulary
-from ..errors import DataError, print_notice, require
+from ..errors import DataError, invalid, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.scoring import evaluate
 from ..evaluation.tuning import SECONDS, Choice, Limit, choose_adaptation
@@ -117,6 +117,8 @@ def open_text(
         require(document_unit is None, "document_unit", document_unit, "path or corpus given")
         return EvalText.from_store(*checkpoint.open_text(data_dir), split)
     config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
+    for key, reason in config.list_unused().items():
+        raise invalid(key, getattr(config, key), f"null, because {reason}")
     config = replace(config, id_options=find_id_options(checkpoint)) if config.ids else config
     try:
         text = config.source.encode(split, vocab, Path(folder))
