@@ -186,6 +186,14 @@ def test_a_document_is_scored_as_if_nothing_were_before_it(net, use, lengths):
         torch.testing.assert_close(nats[start:stop], alone[start:], equal_nan=True)
 
 
+def test_a_memory_knows_what_is_read_again_also_beyond_the_last_document(net):
+    reader = AdaptedReader(net, DYNAMIC)
+    tokens_BL = torch.randint(11, (1, 5))
+    doc_pos_BL = torch.tensor([[5, 6, 7, 8, 0]])
+    _, memory = reader.loss(tokens_BL, tokens_BL, reader.empty_memory(1), doc_pos_BL, 3)
+    assert memory.n_reread == 3
+
+
 def test_rows_have_caches_of_their_own(net):
     ids = torch.randint(11, (3 * 25,))
     nats = stream_nats(net, ids, batch_size=3, tgt_len=4, adaptation=CACHE)
