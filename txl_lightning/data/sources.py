@@ -39,7 +39,7 @@ ALL_TEST = (0.0, 0.0, 1.0)
 class Source(ABC):
     """Where a text comes from; its fields are the settings that have an effect on it."""
 
-    what: ClassVar[str]  # it is, as the reason why other settings have no effect
+    reason: ClassVar[str]  # why other settings have no effect, after the name of the text
     has_splits: ClassVar[bool] = True  # of its own, whatever the fractions are
     data_folder: Path
 
@@ -95,7 +95,7 @@ class EncodedSource(Source):
 class TextSource(EncodedSource):
     """Your own text: a file, a folder or an archive, or three of these."""
 
-    what = "is a text"
+    reason = "is a text"
     path: str | list[str] | None
     document_unit: DocumentUnit | Literal["none"] | None
     words: WordOptions
@@ -103,11 +103,11 @@ class TextSource(EncodedSource):
 
     @property
     def name(self) -> str:
-        return ", ".join(list_texts(self.path))
+        return ", ".join(list_given(self.path))
 
     @property
     def has_splits(self) -> bool:
-        return len(list_texts(self.path)) == len(SPLITS)
+        return len(list_given(self.path)) == len(SPLITS)
 
     @property
     def vocab_name(self) -> str:
@@ -166,7 +166,7 @@ class CorpusSource(TextSource):
 class IdSource(EncodedSource):
     """Token ids of another program: one file, or three."""
 
-    what = "has ids"
+    reason = "has ids"
     ids: str | list[str]
     id_options: IdOptions
 
@@ -176,11 +176,11 @@ class IdSource(EncodedSource):
 
     @property
     def name(self) -> str:
-        return ", ".join(list_texts(self.ids))
+        return ", ".join(list_given(self.ids))
 
     @property
     def has_splits(self) -> bool:
-        return len(list_texts(self.ids)) == len(SPLITS)
+        return len(list_given(self.ids)) == len(SPLITS)
 
     def find_recipe(self, any_bytes: bool = False) -> IdRecipe:
         splits = split_id_files(list_paths(self.ids), self.id_options, self.split)
@@ -193,7 +193,7 @@ class IdSource(EncodedSource):
 class StoreSource(Source):
     """A store that `prepare --out` wrote, in a folder or at a URL."""
 
-    what = "is prepared"
+    reason = "is prepared"
     store: str
 
     @property
@@ -211,7 +211,7 @@ class StoreSource(Source):
 class TaskSource(Source):
     """Generated examples."""
 
-    what = "is a task"
+    reason = "is a task"
     corpus: str
     task: TaskConfig
 
@@ -270,7 +270,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         convert_fields(self)
         for name in ("data_dir", "path", "ids"):
-            for path in list_texts(getattr(self, name)):
+            for path in list_given(getattr(self, name)):
                 local_path(name, path)
         first, *others = [name for name in KINDS if getattr(self, name) is not None] or ["corpus"]
         for name in others:
@@ -296,6 +296,10 @@ class DataConfig:
     def data_folder(self) -> Path:
         return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
 
+    def uses(self, name: str) -> bool:
+        """Return True if the source of the text has this setting."""
+        return any(field.name == name for field in fields(self.source))
+
     def list_unused(self) -> dict[str, str]:
         """Return settings that are given and have no effect on this text, and why."""
         source = self.source
@@ -303,8 +307,8 @@ class DataConfig:
         # Options of words may be given with their defaults.
         if "words" in given and self.words.fill() == WordOptions().fill():
             given.remove("words")
-        others = given - ALWAYS - {field.name for field in fields(source)}
-        reasons = dict.fromkeys(sorted(others), f"{source.name} {source.what}")
+        others = {name for name in given - ALWAYS if not self.uses(name)}
+        reasons = dict.fromkeys(sorted(others), f"{source.name} {source.reason}")
         reasons |= source.list_unused()
         return {name: reason for name, reason in reasons.items() if name in given}
 
@@ -319,13 +323,13 @@ class DataConfig:
         return self if self.source.has_splits else replace(self, split=ALL_TEST)
 
 
-def list_texts(value: str | list[str] | None) -> list[str]:
-    """Return the paths that a setting names."""
+def list_given(value: str | list[str] | None) -> list[str]:
+    """Return the paths that a setting gives: none, one or several."""
     return [value] if isinstance(value, str) else list(value or [])
 
 
 def list_paths(value: str | list[str] | None) -> list[Path]:
-    return [Path(path).expanduser() for path in list_texts(value)]
+    return [Path(path).expanduser() for path in list_given(value)]
 
 
 def find_kind(path: Path) -> str:
