@@ -4,16 +4,6 @@ import pytest
 import torch
 
 from experiments.speed import table_9
-from txl_lightning.model import CachedReader
-
-
-class RecordingReader(CachedReader):
-    """Records the number of tokens read, and of states in memory."""
-
-    def hidden(self, tokens_BL, memory, *rest):
-        calls.append((tokens_BL.size(1), memory.filled_B.max().item()))
-        return super().hidden(tokens_BL, memory, *rest)
-
 
 calls: list = []
 
@@ -26,7 +16,13 @@ def test_a_segment_after_a_full_memory_or_a_window_alone_is_timed_with_its_softm
     make_net, monkeypatch
 ):
     net = make_net()
-    monkeypatch.setattr(table_9, "make_reader", RecordingReader)
+    hidden = net.hidden
+
+    def note(tokens_BL, memory, *rest):
+        calls.append((tokens_BL.size(1), memory.filled_B.max().item()))
+        return hidden(tokens_BL, memory, *rest)
+
+    monkeypatch.setattr(net, "hidden", note)
     monkeypatch.setattr(table_9, "read_clock", recorded("clock", table_9.read_clock))
     monkeypatch.setattr(net.head, "forward", recorded("softmax", net.head.forward))
     with torch.inference_mode():

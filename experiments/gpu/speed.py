@@ -18,7 +18,7 @@ from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.speed import contestants
 from experiments.speed.cases import Case
 from txl_lightning import TransformerXL
-from txl_lightning.model import make_reader
+from txl_lightning.model import Reader
 
 PUBLISHED = {
     "paper/enwik8_base": {}, "paper/wt103_base": {}, "paper/enwik8_large": {},
@@ -201,7 +201,7 @@ def measure_inference(smoke: bool, ends_at: float) -> Findings:
 @torch.inference_mode()
 def time_reading(case: Case, seconds: float) -> dict[str, Any]:
     net = make_network(case).eval().to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
-    reader = make_reader(net)
+    reader = Reader(net)
     memory = None
     tokens_BL = torch.randint(BYTES, (case.rows, case.tgt_len), device=DEVICE)
 

@@ -18,7 +18,7 @@ from experiments.the_paper.rows import FAST, Row, Sizes
 from experiments.the_paper.training import fit_options
 from txl_lightning import TransformerXL
 from txl_lightning.data.stream import Stream
-from txl_lightning.model import CachedReader
+from txl_lightning.model import Reader
 from txl_lightning.model.reading import score_answers
 
 VALUES = {f"values {mem_len}": mem_len for mem_len in (0, 32, 128, 512)}
@@ -86,7 +86,7 @@ def average_by_distance(distance_N: np.ndarray, right_N: np.ndarray) -> list[dic
 def find_right_tokens(model: TransformerXL, ids: np.ndarray, sizes: Sizes) -> np.ndarray:
     """Return right_N: the most probable token is that of the text (of a row's first: False)."""
     stream = Stream.from_tokens(ids, sizes.batch_size, sizes.segment)
-    reader = CachedReader(model)
+    reader = Reader(model)
     memory = reader.empty_memory(sizes.batch_size)
     start = 0
     right_N = np.zeros(len(ids), bool)

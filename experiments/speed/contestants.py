@@ -20,7 +20,7 @@ from experiments.speed.cases import Case
 from txl_lightning.checkpoints.contents import export_weights
 from txl_lightning.convert.huggingface import config_to_huggingface, map_huggingface_weights
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
-from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig, pack_weights
+from txl_lightning.model import Reader, TransformerXL, TransformerXLConfig, pack_weights
 
 FILLING = 160  # most tokens of a segment that only fills memories
 TRANSFO_XL = "transformers.models.deprecated.transfo_xl"
@@ -42,7 +42,7 @@ class Ours:
         if not case.trains:
             self.net = pack_weights(self.net, "float32")
         uses_cache = not case.trains and kernel is None
-        self.reader = CachedReader(self.net) if uses_cache else self.net
+        self.reader = Reader(self.net) if uses_cache else self.net
         self.memory = self.reader.empty_memory(case.rows)
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from experiments.results import format_spread, format_table
 from experiments.speed.command import make_parser, parse_args, write_results
 from experiments.speed.figures import PUBLISHED, draw_rounds
 from txl_lightning.files import load_yaml
-from txl_lightning.model import EvalLengths, Network, make_reader
+from txl_lightning.model import EvalLengths, Network, Reader
 from txl_lightning.model.config import make_config
 
 read_clock = time.perf_counter
@@ -43,7 +43,7 @@ def main() -> None:
 
 def time_segments(model: Network, attention_len: int, tgt_len: int) -> Iterator[float]:
     """Yield the seconds of each further tgt_len tokens, after a memory of attention_len."""
-    reader = make_reader(model)
+    reader = Reader(model)
     generator = torch.Generator().manual_seed(0)
     memory = reader.empty_memory(1, EvalLengths(attention_len))
     for start in range(0, attention_len, FILL_LEN):
@@ -58,7 +58,7 @@ def time_segments(model: Network, attention_len: int, tgt_len: int) -> Iterator[
 
 def time_windows(model: Network, attention_len: int) -> Iterator[float]:
     """Yield the seconds of each prediction of one token from a new window of attention_len."""
-    reader = make_reader(model)
+    reader = Reader(model)
     generator = torch.Generator().manual_seed(0)
     while True:
         window_1L = draw_tokens(model, (1, attention_len), generator)

@@ -11,7 +11,7 @@ from txl_lightning.data.tokens import VarlenLengths as Varlen
 from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
 from txl_lightning.evaluation.scoring import score_text
-from txl_lightning.model import CachedReader, EvalLengths
+from txl_lightning.model import EvalLengths
 from txl_lightning.model.reading import score_answers, score_segment
 
 # A warm-up as long as the context of two layers with six states each.
@@ -96,7 +96,7 @@ def test_nats_of_answers_are_those_without_logits_of_context(make_net, monkeypat
     for segment in stream:
         nats_BL, memory = score_segment(net, segment, memory)
         assert widths.pop() == segment.new_len
-        found_BL, _, other = score_answers(net, segment, other)
+        found_BL, _, other = score_answers(Reader(net), segment, other)
         torch.testing.assert_close(found_BL, nats_BL, rtol=0, atol=1e-12)
 
 
@@ -135,8 +135,13 @@ def test_warm_up_reads_the_tokens_before_a_row(make_net):
 
 
 def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
-    hidden, computed = CachedReader.hidden, []
-    monkeypatch.setattr(CachedReader, "hidden", lambda *args: computed.append(1) or hidden(*args))
+    hidden, computed = TransformerXL.hidden, []
+
+    def count(*args):
+        computed.append(1)
+        return hidden(*args)
+
+    monkeypatch.setattr(TransformerXL, "hidden", count)
     protocol = Protocol(batch_size=4, **make_window_lengths(30))
     nats_by_position(make_net(), Text(np.arange(40) % 11), protocol)
     assert len(computed) == 10

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from txl_lightning.data.stream import Segment
 from txl_lightning.evaluation.scoring import score_targets
-from txl_lightning.model import CachedReader, TransformerXL, TransformerXLConfig, make_reader
+from txl_lightning.model import Reader, TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import sdpa
 from txl_lightning.model.reading import read_segment
 
@@ -156,7 +156,7 @@ def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dty
             assert (gradient.dtype, gradient.device) == (weight.dtype, weight.device)
         h_NBMD = memory.h_NBMD
         assert (h_NBMD.device.type, h_NBMD.dtype) == ("cuda", amp or weights), h_NBMD
-        reader, memory = CachedReader(net.eval()), None
+        reader, memory = Reader(net.eval()), None
         for _ in range(2):
             with torch.no_grad(), use_autocast(amp):
                 nats_BL, memory = reader.loss(tokens_BL, targets_BL, memory, doc_pos_BL)
@@ -179,7 +179,7 @@ def take_own_steps(weights: torch.dtype, amp: torch.dtype | None) -> None:
         torch.autograd.grad(nats_BL.sum(), list(own.parameters()))
         segment = Segment(tokens_BL, tokens_BL, tokens_BL, 0, 24.0)
         for net in (own.eval(), derived):
-            reader = make_reader(net)
+            reader = Reader(net)
             memory = reader.empty_memory(3)
             for _ in range(2):
                 with torch.no_grad(), use_autocast(amp):

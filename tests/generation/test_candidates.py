@@ -12,7 +12,8 @@ from txl_lightning.generation import Sampling, decode_steps, score_candidates
 from txl_lightning.generation import candidates as module
 from txl_lightning.generation.candidates import start_scoring
 from txl_lightning.generation.state import KEPT, DecodingState
-from txl_lightning.model.adaptation import Adaptation, AdaptedReader
+from txl_lightning.model import Reader
+from txl_lightning.model.adaptation import Adaptation
 
 IDS = st.integers(0, 10)
 PAIRS = st.lists(
@@ -122,7 +123,7 @@ def test_nats_that_are_not_finite_are_an_error(make_net):
 def test_a_reader_learns_from_the_text_before_candidates_and_from_none_of_them(make_net, use):
     net, use = make_net(mem_len=60), Adaptation(**use)
     state = start_scoring(net, torch.tensor([1, 2, 3, 4, 5]), None, use)
-    reader, lists = AdaptedReader(net, use), [torch.randint(11, (4,)) for _ in range(3)]
+    reader, lists = Reader(net, use), [torch.randint(11, (4,)) for _ in range(3)]
     nats, state = score_candidates(reader, state, lists)
     again, state = score_candidates(reader, state, lists)
     for nats_L, again_L, ids_L in zip(nats, again, lists, strict=True):
@@ -143,7 +144,7 @@ def test_a_reader_learns_from_the_text_before_candidates_and_from_none_of_them(m
 def test_empty_candidates_have_no_nats(make_net, use, context):
     net, use = make_net(mem_len=60), Adaptation(**use)
     state = start_scoring(net, torch.tensor(context), None, use)
-    reader = AdaptedReader(net, use) if use.adapts else net
+    reader = Reader(net, use) if use.adapts else net
     none = torch.zeros(0).long()
     nats, state = score_candidates(reader, state, [none, none])
     assert [len(nats_L) for nats_L in nats] == [0, 0]
@@ -159,7 +160,7 @@ def test_each_segment_of_a_long_context_is_learned_from_once(make_net, n_segment
     net, use = make_net(mem_len=60), Adaptation(rate=0.05)
     context, ids = torch.randint(11, (128 * n_segment + 1,)), torch.randint(11, (5,))
     state = start_scoring(net, context, None, use)
-    [nats_L], _ = score_candidates(AdaptedReader(net, use), state, [ids])
+    [nats_L], _ = score_candidates(Reader(net, use), state, [ids])
     text = torch.cat([context, ids])
     expected = stream_nats(net, text, batch_size=1, tgt_len=128, adaptation=use)[0, -5:]
     torch.testing.assert_close(nats_L, expected, rtol=0, atol=1e-10)
@@ -172,7 +173,7 @@ def test_a_long_session_keeps_few_tokens_and_scores_as_if_it_kept_all(make_net, 
 
     def run():
         state = start_scoring(net, torch.tensor([1]), None, use)
-        reader = AdaptedReader(net, use) if use.adapts else net
+        reader = Reader(net, use) if use.adapts else net
         for ids in lists:
             nats, state = score_candidates(reader, state, [ids[:9]])
             state = state.append_tokens(ids[None])

@@ -8,8 +8,8 @@ from txl_lightning.data.vocab import Characters, WordOptions, Words
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation import state as state_module
 from txl_lightning.generation.state import advance
-from txl_lightning.model import CachedReader
-from txl_lightning.model.adaptation import Adaptation, AdaptedReader
+from txl_lightning.model import Reader
+from txl_lightning.model.adaptation import Adaptation
 
 UNEQUAL = [260, 1, 2, 129, 40]
 LENGTHS = [
@@ -52,7 +52,7 @@ def test_a_prompt_longer_than_the_memory_is_read_in_segments_that_end_with_it(ma
     prompt, memory = torch.randint(11, (300,)), None
     for part in prompt.split([43, 128, 128, 1]):
         logits, memory = net(part[None], memory)
-    reader, state = CachedReader(net), start_decoding(net, [prompt])
+    reader, state = Reader(net), start_decoding(net, [prompt])
     logits_BV, state = advance(reader, state)
     assert_close(logits_BV, logits[:, -1])
     token_11 = torch.tensor([[4]])
@@ -64,7 +64,7 @@ def test_a_prompt_longer_than_the_memory_is_read_in_segments_that_end_with_it(ma
 def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
     ext_len = lengths.get("ext_len", 0)
     net = make_net(**{name: value for name, value in lengths.items() if name != "ext_len"})
-    reader, prompts = CachedReader(net), [torch.randint(11, (length,)) for length in UNEQUAL]
+    reader, prompts = Reader(net), [torch.randint(11, (length,)) for length in UNEQUAL]
     logits_BV, together = advance(reader, start_decoding(net, prompts, ext_len=ext_len))
     token_B1 = torch.randint(11, (len(prompts), 1))
     next_BV, _ = advance(reader, together.append_tokens(token_B1))
@@ -83,7 +83,7 @@ def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
     make_net, monkeypatch, changes, ext_len
 ):
     net, prompts = make_net(**changes), [torch.randint(11, (n,)) for n in (700, 640)]
-    reader, state = CachedReader(net), start_decoding(net, prompts, ext_len=ext_len)
+    reader, state = Reader(net), start_decoding(net, prompts, ext_len=ext_len)
     assert state_module.count_skippable_tokens(net, state) == 700 - 2 * (6 + 128 + ext_len)
     logits_BV, _ = advance(reader, state)
     monkeypatch.setattr(state_module, "count_skippable_tokens", lambda *_: 0)
@@ -191,7 +191,7 @@ def test_a_cache_gives_each_text_the_distribution_that_is_scored(make_net, ext_l
     state = start_decoding(net, prompts, None, ext_len, use)
     for after in decode_steps(net, state, 3, Sampling(seed=1)):
         state = after
-    logits_BV, state = advance(AdaptedReader(net, Adaptation()), state)
+    logits_BV, state = advance(Reader(net, Adaptation()), state)
     for row, logits_V in enumerate(logits_BV):
         text_L = state.row_tokens(row)
         for token in range(11):
@@ -206,7 +206,7 @@ def test_a_cache_has_the_states_of_a_prompt_beyond_the_memory(make_net, cache_le
     net = make_net(mem_len=3, same_length="mem_len")
     use = Adaptation(cache_len=cache_len, cache_theta=3.0, cache_weight=0.9)
     prompt = torch.randint(11, (900,))
-    logits_BV, _ = advance(AdaptedReader(net, use), start_decoding(net, [prompt], None, 0, use))
+    logits_BV, _ = advance(Reader(net, use), start_decoding(net, [prompt], None, 0, use))
     for token, logp in enumerate(logits_BV[0].log_softmax(-1)):
         ids = torch.cat([prompt, torch.tensor([token])])
         nats = stream_nats(net, ids, batch_size=1, tgt_len=300, adaptation=use)[0, -1]

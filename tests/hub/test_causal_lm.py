@@ -24,7 +24,7 @@ from txl_lightning.convert import load_huggingface, save_huggingface
 from txl_lightning.data.vocab import Bytes, Characters
 from txl_lightning.errors import CheckpointError
 from txl_lightning.generation.state import SEGMENT_LEN, advance, start_decoding
-from txl_lightning.model import CachedReader, EvalLengths
+from txl_lightning.model import EvalLengths, Reader
 
 pytestmark = [
     pytest.mark.slow,
@@ -437,7 +437,7 @@ def test_each_beam_keeps_its_own_memory(load, num_beams):
 
 def check_logits(net, prompts: list[torch.Tensor], output) -> list[torch.Tensor]:
     """Require the logits of our own decoding at each step; return them."""
-    reader, state, steps = CachedReader(net), start_decoding(net, prompts), []
+    reader, state, steps = Reader(net), start_decoding(net, prompts), []
     for logits_BV in output.logits:
         ours_BV, state = advance(reader, state)
         torch.testing.assert_close(logits_BV, ours_BV.float(), rtol=0, atol=1e-5)

@@ -8,7 +8,7 @@ import torch
 
 from experiments.other_networks.lstm import LSTMConfig
 from txl_lightning import TransformerXLConfig
-from txl_lightning.model import EvalLengths, make_reader
+from txl_lightning.model import EvalLengths, Reader
 from txl_lightning.model.config import describe_config
 from txl_lightning.model.contract import join_rows
 from txl_lightning.model.contract_check import check_network
@@ -91,7 +91,7 @@ def test_memory_has_no_gradient_and_its_rows_are_taken_and_joined(net):
 
 
 def test_evaluation_without_memory_starts_each_segment_afresh(net):
-    reader = make_reader(net)
+    reader = Reader(net)
     with torch.no_grad():
         _, memory = reader.hidden(TOKENS[:, :4], reader.empty_memory(3, EvalLengths(0)))
         h, _ = reader.hidden(TOKENS[:, 4:8], memory)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from txl_lightning import KeyValueCache, Memory
-from txl_lightning.model import CachedReader, EvalLengths, parts
+from txl_lightning import Adaptation, KeyValueCache, Memory
+from txl_lightning.model import EvalLengths, Reader, parts
 from txl_lightning.model import cache as cache_module
 from txl_lightning.model.contract import join_rows
 
@@ -47,7 +47,7 @@ def check_equal(make_net, segments=SEGMENTS, ext_len=0, documents=False, lengths
     torch.manual_seed(0)
     tile_scores = changes.pop("tile_scores", parts.TILE_SCORES["cpu"])
     net = make_net(**{"mem_len": 8} | changes)
-    tokens, reader = torch.randint(11, (3, sum(segments))), CachedReader(net)
+    tokens, reader = torch.randint(11, (3, sum(segments))), Reader(net)
     doc_pos = document_positions(sum(segments)) if documents else None
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
         patch.setitem(parts.TILE_SCORES, "cpu", tile_scores)
@@ -88,7 +88,7 @@ def test_cached_reader_equals_the_network_in_any_setting(
     check_equal(make_net, **axes, clamp_len=9, lengths=lengths)
 
 
-@pytest.mark.parametrize("kind", [lambda net: net, CachedReader], ids=["network", "reader"])
+@pytest.mark.parametrize("kind", [lambda net: net, Reader], ids=["network", "reader"])
 @torch.inference_mode()
 def test_a_segment_without_tokens_changes_nothing_and_no_rows_give_no_logits(make_net, kind):
     net, tokens = kind(make_net()), torch.randint(11, (2, 6))
@@ -113,7 +113,7 @@ def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments)
     monkeypatch.setattr(cache_module, "FIRST_CAPACITY", 4)
     monkeypatch.setattr(cache_module, "MIN_SEGMENT", 2)
     net, tokens = make_net(), torch.randint(11, (3, sum(segments)))
-    reader = CachedReader(net)
+    reader = Reader(net)
     with torch.inference_mode():
         actual, _ = read(reader, reader.empty_memory(3, EvalLengths(10**12)), tokens, segments)
         expected, _ = read(net, net.empty_memory(3, EvalLengths(50)), tokens, segments)
@@ -124,7 +124,7 @@ def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments)
 @pytest.mark.parametrize("is_even", [True, False])
 @torch.inference_mode()
 def test_a_saved_cache_goes_on_as_if_it_had_been_kept(make_net, tmp_path, mem_len, is_even):
-    reader, tokens = CachedReader(make_net()), torch.randint(11, (3, 30))
+    reader, tokens = Reader(make_net()), torch.randint(11, (3, 30))
     doc_pos = None if is_even else document_positions(30)
     lengths = EvalLengths(mem_len)
     _, cache = read(reader, reader.empty_memory(3, lengths), tokens[:, :20], [7, 13], doc_pos)
@@ -145,9 +145,44 @@ def test_a_saved_cache_goes_on_as_if_it_had_been_kept(make_net, tmp_path, mem_le
     assert reader.hidden(tokens[:, 20:], shorter, place)[1].mem_len == 2
 
 
+ADAPTED = Adaptation(cache_len=12)
+KINDS = {"states": (Adaptation(), False), "keys": (Adaptation(), True), "adapted": (ADAPTED, True)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_a_memory_of_any_kind_is_saved_moved_sliced_and_resized(make_net, kind):
+    net, tokens = make_net(mem_len=9), torch.randint(11, (3, 26))
+    reader = Reader(net, *KINDS[kind])
+    memory = reader.empty_memory(3)
+    for part in tokens[:, :20].split([7, 13], dim=1):
+        _, memory = reader.hidden(part, memory)
+    new = tokens[:, 20:-1], tokens[:, 21:]
+    expected, _ = reader.score(*new, memory)
+    assert memory.batch_size == 3
+    saved = {name: tensor.clone() for name, tensor in memory.tensors().items()}
+    restored = reader.empty_memory(3).restore(saved)
+    for each in (restored, memory.to("cpu"), memory.to(torch.float64), memory.rows(slice(3))):
+        torch.testing.assert_close(reader.score(*new, each)[0], expected, rtol=0, atol=1e-12)
+    rows = torch.tensor([2, 0, 2])
+    some, _ = reader.score(*(ids[rows] for ids in new), memory.rows(rows))
+    torch.testing.assert_close(some, expected[rows], rtol=0, atol=1e-12)
+    rounded, _ = reader.score(*new, memory.to(torch.bfloat16).to(torch.float64))
+    assert 0 < (rounded - expected).abs().max() < 0.1
+    lengths = EvalLengths(4).resolve(net.config)
+    shorter = memory.resize(lengths)
+    assert memory.mem_len - shorter.mem_len == 5
+    if kind != "adapted":
+        states = net.empty_memory(3)
+        for part in tokens[:, :20].split([7, 13], dim=1):
+            _, states = net.hidden(part, states)
+        alone, _ = net.loss(*new, states.resize(lengths))
+        torch.testing.assert_close(reader.score(*new, shorter)[0], alone, rtol=0, atol=1e-12)
+
+
 @torch.inference_mode()
 def test_saved_caches_are_joined_by_rows(make_net):
-    reader, tokens = CachedReader(make_net()), torch.randint(11, (3, 9))
+    reader, tokens = Reader(make_net()), torch.randint(11, (3, 9))
     _, cache = reader.hidden(tokens)
     parts = [cache.rows(slice(1)).tensors(), cache.rows(torch.tensor([1, 2])).tensors()]
     torch.testing.assert_close(join_rows(cache, parts), cache.tensors())
@@ -156,7 +191,7 @@ def test_saved_caches_are_joined_by_rows(make_net):
 @torch.inference_mode()
 def test_cache_is_unchanged_by_later_caches(make_net):
     net = make_net(mem_len=9)
-    reader, (tokens, *texts) = CachedReader(net), torch.randint(11, (4, 2, 5))
+    reader, (tokens, *texts) = Reader(net), torch.randint(11, (4, 2, 5))
     cache, memory = reader(tokens)[1], net(tokens)[1]
     before = cache.tensors()
     followers = [(reader(text, cache)[1], net(text, memory)[1]) for text in texts]
@@ -172,7 +207,7 @@ def test_cache_rows_are_chosen_and_repeated(make_net, documents):
     net = make_net(mem_len=9)
     tokens, following, index = *torch.randint(11, (2, 4, 8)), torch.tensor([2, 0, 2, 1])
     doc_pos, results = document_positions(8) if documents else None, []
-    for reader in (CachedReader(net), net):
+    for reader in (Reader(net), net):
         memory = reader.hidden(tokens[:3], None, doc_pos)[1].rows(index)
         results.append((memory.filled_B, reader(following, memory)[0]))
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
@@ -180,7 +215,7 @@ def test_cache_rows_are_chosen_and_repeated(make_net, documents):
 
 @torch.inference_mode()
 def test_cache_is_even_once_all_rows_are_full(make_net):
-    reader, tokens = CachedReader(make_net(mem_len=6)), torch.randint(11, (2, 20))
+    reader, tokens = Reader(make_net(mem_len=6)), torch.randint(11, (2, 20))
     doc_pos = torch.stack([torch.arange(20), (torch.arange(20) - 3).clamp(min=0)])
     caches = [read(reader, None, tokens[:, :n], [4, n - 4], doc_pos)[1] for n in (8, 20)]
     assert [cache.is_even for cache in caches] == [False, True]
@@ -189,7 +224,7 @@ def test_cache_is_even_once_all_rows_are_full(make_net):
 @pytest.mark.parametrize("first", [True, False])
 def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, first):
     net, tokens = make_net().float(), torch.randint(11, (2, 8))
-    reader = CachedReader(net)
+    reader = Reader(net)
     cache, memory = reader.empty_memory(2), net.empty_memory(2)
     for is_half in (first, not first, first):
         autocast = torch.autocast("cpu", torch.bfloat16, enabled=is_half)
@@ -201,7 +236,7 @@ def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, fi
 
 
 def test_cache_is_refused_in_training_mode_and_with_gradients(make_net):
-    reader, tokens = CachedReader(make_net()), torch.randint(11, (2, 5))
+    reader, tokens = Reader(make_net()), torch.randint(11, (2, 5))
     for is_training in (False, True):
         reader.net.train(is_training)
         with torch.set_grad_enabled(not is_training), pytest.raises(ValueError, match="needs eval"):
@@ -219,7 +254,7 @@ def test_cache_is_refused_in_training_mode_and_with_gradients(make_net):
 @torch.inference_mode()
 def test_reader_falls_back_to_hidden_states_where_keys_change(make_net, changes):
     net, tokens = make_net(**changes), torch.randint(11, (2, 5))
-    reader = CachedReader(net)
+    reader = Reader(net)
     _, memory = reader(tokens)
     assert isinstance(memory, Memory)
     assert torch.equal(reader(tokens, memory)[0], net(tokens, net(tokens)[1])[0])

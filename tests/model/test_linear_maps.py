@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from txl_lightning.model import CachedReader, inference, pack_weights, parts
+from txl_lightning.model import Reader, inference, pack_weights, parts
 from txl_lightning.model.parts import Linear, PackedLinear, join, multiply_heads
 
 SHAPES = [(1, 1, 1), (3, 5, 41), (7, 41, 5), (2, 64, 48)]  # rows, inputs and outputs
@@ -91,10 +91,10 @@ def test_a_network_by_onednn_has_the_nats_and_gradients_of_float64(make_net, one
 @torch.inference_mode()
 def test_packed_float32_weights_give_the_nats_of_plain_ones(make_net, onednn):
     net, tokens = make_net().float(), torch.randint(11, (2, 9))
-    expected, _ = CachedReader(net).loss(tokens, tokens)
+    expected, _ = Reader(net).loss(tokens, tokens)
     packed = pack_weights(deepcopy(net), "float32")
     assert any(isinstance(module, PackedLinear) for module in packed.modules())
-    actual, _ = CachedReader(packed).loss(tokens, tokens)
+    actual, _ = Reader(packed).loss(tokens, tokens)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 

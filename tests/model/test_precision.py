@@ -12,7 +12,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from txl_lightning import stream_nats
-from txl_lightning.model import CachedReader, has_bfloat16_units, pack_weights
+from txl_lightning.model import Reader, has_bfloat16_units, pack_weights
 from txl_lightning.model.parts import LayerNorm, Linear, PackedLinear
 
 INSTRUCTIONS = {"avx512_bf16": True, "amx_bf16": False}
@@ -58,7 +58,7 @@ def test_bfloat16_weights_change_nats_only_slightly(make_net, changes):
     net, tokens = make_net(d_model=32, **changes).float(), torch.randint(11, (3, 3, 9))
     results = []
     for packed in (net, pack_weights(deepcopy(net), "bf16")):
-        reader, memory = CachedReader(packed), None
+        reader, memory = Reader(packed), None
         for segment, targets in pairwise(tokens):
             nats, memory = reader.loss(segment, targets, memory)
         results.append(nats)

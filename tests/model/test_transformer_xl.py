@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from txl_lightning import TransformerXL, TransformerXLConfig
-from txl_lightning.model import CachedReader, EvalLengths
+from txl_lightning.model import EvalLengths, Reader
 from txl_lightning.model.parts import VariationalDropout
 
 EXACT_KERNELS = ["auto", "matmul", "per_head", "reference", "sdpa"]
@@ -45,7 +45,7 @@ def test_ids_of_any_integer_type_are_read(make_net, changes, dtype):
     nats = net.loss(small[:, :-1], small[:, 1:])[0]
     torch.testing.assert_close(nats, expected, rtol=0, atol=0)
     with torch.inference_mode():
-        reader = CachedReader(net)
+        reader = Reader(net)
         read = [reader(ids, reader.empty_memory(2, EvalLengths(6)))[0] for ids in (small, tokens)]
     torch.testing.assert_close(*read, rtol=0, atol=0)
 
@@ -65,7 +65,7 @@ def test_inputs_are_unchanged(make_net):
         assert torch.equal(actual, expected)
 
 
-@pytest.mark.parametrize("kind", [lambda net: net, CachedReader])
+@pytest.mark.parametrize("kind", [lambda net: net, Reader])
 @torch.inference_mode()
 def test_memory_of_other_sizes_or_rows_is_refused(make_net, kind):
     tokens, net = torch.randint(11, (2, 5)), kind(make_net())

@@ -13,12 +13,12 @@ import torch
 import yaml
 
 import txl_lightning
-from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig, imports
+from txl_lightning import KeyValueCache, LanguageModel, OptimConfig, TransformerXLConfig, imports
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.vocab import load_vocabulary
-from txl_lightning.model import CachedReader, EvalLengths, make_reader
+from txl_lightning.model import EvalLengths, Reader
 from txl_lightning.model.config import describe_config, make_config
 from txl_lightning.model.contract import join_rows
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
@@ -71,7 +71,7 @@ def test_page_has_few_lines_besides_imports_and_decorators(own_package):
 
 def test_reader_gives_any_network_the_methods_of_evaluation(net):
     tokens, targets = torch.randint(11, (2, 3, 7))
-    reader, (logits, after) = make_reader(net), net(tokens, n_reread=2)
+    reader, (logits, after) = Reader(net), net(tokens, n_reread=2)
     h, memory = reader.hidden(tokens, reader.empty_memory(3), None, 2)
     assert torch.equal(reader.head(h), logits)
     assert torch.equal(memory.h_BD, after.h_BD)
@@ -232,13 +232,16 @@ def test_parts_of_a_transformer_xl_are_refused_in_one_line(make_own, fit_own, ne
         fit_own(settings={"recompute": True})
 
 
-def test_network_of_a_derived_config_is_read_without_a_cache(make_net):
+@torch.inference_mode()
+def test_network_of_a_derived_config_is_read_with_kept_keys():
     class Derived(TransformerXLConfig):
         pass
 
-    net = Derived(n_token=11, d_model=8).build()
-    assert make_reader(net) is net
-    assert isinstance(make_reader(make_net()), CachedReader)
+    net = Derived(n_token=11, d_model=8, mem_len=9).build().eval()
+    tokens = torch.randint(11, (1, 9))
+    memory = Reader(net).empty_memory(1)
+    assert isinstance(memory, KeyValueCache)
+    torch.testing.assert_close(net.loss(tokens, tokens, memory)[0], net.loss(tokens, tokens)[0])
 
 
 def test_text_is_scored_as_by_the_network_alone(net):
@@ -424,7 +427,7 @@ def test_run_is_resumed_on_another_machine_from_its_mirror(txl, settings, own_pa
 
 
 def test_only_the_network_knows_the_names_of_its_states():
-    own = re.compile(r"\b(h_NBMD|[kv]_NHB\w+|Memory\(|KeyValueCache|CachedReader)")
+    own = re.compile(r"\b(h_NBMD|[kv]_NHB\w+|Memory\(|KeyValueCache|Reader)")
     for path in sorted(PACKAGE.rglob("*.py")):
         # An export and transformers' classes are of a TransformerXL.
         is_known = {"model", "__init__.py", "export.py", "causal_lm.py"} & {*path.parts}

@@ -17,11 +17,11 @@ from ..errors import require
 from ..model import (
     EvalLengths,
     Network,
+    Reader,
     eval_mode,
     find_device,
     find_network,
     is_absolute,
-    make_reader,
 )
 from ..model.reading import read_segments
 from ..tables import Rows
@@ -125,7 +125,7 @@ def score_context(
 
 def score_windows(model: Network, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:
     """Return nats_P of each window's last token, predicted from the others."""
-    reader = make_reader(model)
+    reader = Reader(model)
     window_PW = window_PW.to(find_device(model))
     memory = reader.empty_memory(len(window_PW), EvalLengths(mem_len))
     context = window_PW.size(1) - 1

@@ -25,8 +25,8 @@ from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState
-from ..model import Network, Weights
-from ..model.adaptation import Adaptation, AdaptedReader
+from ..model import Network, Reader, Weights
+from ..model.adaptation import Adaptation
 from .generate import UNFINISHED
 from .inputs import Device, hint_at_escapes, load_model
 
@@ -132,7 +132,7 @@ def score_command(
     ids_L = encode_start(vocab) if context is None else encode_prompt(context, vocab)
     start = start_scoring(model, ids_L, settings.mem_len, adaptation)
     if adaptation.adapts:
-        model = AdaptedReader(model, adaptation)
+        model = Reader(model, adaptation)
     # Read once, although each list may start from it.
     start = score_candidates(model, start, [])[1]
     state = start
@@ -152,7 +152,7 @@ def find_end(vocab: Vocabulary) -> str:
 
 
 def score_list(
-    model: Network | AdaptedReader,
+    model: Network | Reader,
     vocab: Vocabulary,
     state: DecodingState,
     each: CandidateList,

@@ -19,8 +19,8 @@ from ..data.stream import IGNORED, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import EvalSameLength, Network, eval_mode, find_device, find_network
-from ..model.adaptation import Adaptation, make_adapted_reader
+from ..model import EvalSameLength, Network, Reader, eval_mode, find_device, find_network
+from ..model.adaptation import Adaptation
 from ..model.reading import read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
@@ -62,7 +62,7 @@ def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterat
     """Yield the scored tokens of each segment, if any, with their nats on the model's device."""
     model = find_network(model)
     stream = protocol.stream(tokens)
-    reader = make_adapted_reader(model, protocol.adaptation)
+    reader = Reader(model, protocol.adaptation)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
     has_memory = protocol.lengths.resolve(model.config).mem_len > 0
     # At least float32, as nats are.

@@ -15,8 +15,8 @@ from torch import Tensor
 from ..data.stream import IGNORED
 from ..data.tokens import Tokens
 from ..errors import require, require_positive
-from ..model import Network, eval_mode, find_device, find_network
-from ..model.adaptation import Adaptation, AdaptedReader, is_trainable
+from ..model import Network, Reader, eval_mode, find_device, find_network
+from ..model.adaptation import Adaptation, is_trainable
 from ..model.contract import has_states
 from ..model.reading import read_segment
 from ..model.state_cache import mix_logp
@@ -155,7 +155,7 @@ def read_caches(
     """
     stream = way.stream(tokens)
     device = find_device(model)
-    reader = AdaptedReader(model, replace(way.adaptation, rate=0.0))
+    reader = Reader(model, replace(way.adaptation, rate=0.0))
     memory = reader.empty_memory(way.batch_size, way.lengths)
     for segment in stream:
         is_scored_BL = segment.targets_BL != IGNORED

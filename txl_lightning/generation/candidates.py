@@ -14,7 +14,7 @@ from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import NonFiniteError, require, require_positive
 from ..model import Network, Reader, eval_mode, find_network
-from ..model.adaptation import Adaptation, AdaptedReader, make_adapted_reader
+from ..model.adaptation import Adaptation
 from ..model.contract import AnyMemory
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
@@ -87,7 +87,7 @@ def start_scoring(
 
 @torch.inference_mode()
 def score_candidates(
-    model: Network | AdaptedReader,
+    model: Network | Reader,
     state: DecodingState,
     candidates: Sequence[Tensor],
     batch_size: int = 64,
@@ -99,19 +99,19 @@ def score_candidates(
     state, and never from candidates.
     """
     require_positive(batch_size=batch_size)
-    model = model if isinstance(model, AdaptedReader) else find_network(model)
+    reader = model
+    if not isinstance(model, Reader):
+        reader = Reader(find_network(model), state.adaptation)
     ids = torch.cat([torch.zeros(1).long(), *candidates])
-    last = model.config.n_token - 1
+    last = reader.config.n_token - 1
     low = int(ids.min())
     high = int(ids.max())
     require(low >= 0 and high <= last, "candidates", f"ids from {low} to {high}", f"0 to {last}")
-    reader = make_adapted_reader(model, state.adaptation)
     nats = list[Tensor]()
-    with eval_mode(model.net if isinstance(model, AdaptedReader) else model):
+    with eval_mode(reader.net):
         # The last token is read with the candidates: it predicts the first token of each.
         if state.n_read < len(state) - 1:
-            learns = isinstance(reader, AdaptedReader) and reader.use.rate
-            read = learn_tokens if learns else read_tokens
+            read = learn_tokens if reader.use.rate else read_tokens
             _, state = read(reader, state, len(state) - 1)
             state = state.drop_read()
         for start in range(0, len(candidates), batch_size):
@@ -121,25 +121,20 @@ def score_candidates(
     return nats, state
 
 
-def learn_tokens(
-    reader: AdaptedReader, state: DecodingState, end: int
-) -> tuple[None, DecodingState]:
+def learn_tokens(reader: Reader, state: DecodingState, end: int) -> tuple[None, DecodingState]:
     """Return the state after the text up to column `end`, of which each segment is learned from."""
     tokens_BT = state.tokens_BL[:, state.n_read : end + 1]
     _, memory = score_in_segments(reader.loss, tokens_BT, state.memory)
     return None, replace(state, memory=memory, n_read=end)
 
 
-def score_rows(
-    reader: Reader | AdaptedReader, state: DecodingState, candidates: Sequence[Tensor]
-) -> list[Tensor]:
+def score_rows(reader: Reader, state: DecodingState, candidates: Sequence[Tensor]) -> list[Tensor]:
     memory = state.memory.rows(torch.zeros(len(candidates), dtype=torch.long))
     last_1 = state.tokens_BL[0, -1:]
     rows = [torch.cat([last_1, ids_L.to(last_1)]) for ids_L in candidates]
     # Padding comes after a candidate, so that none of its tokens attends to it.
     tokens_BT = pad_sequence(rows, batch_first=True, padding_value=IGNORED)
-    score = reader.score if isinstance(reader, AdaptedReader) else reader.loss
-    nats_BL, _ = score_in_segments(score, tokens_BT, memory)
+    nats_BL, _ = score_in_segments(reader.score, tokens_BT, memory)
     return [nats_L[: len(ids_L)] for nats_L, ids_L in zip(nats_BL, candidates, strict=True)]
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require, suggest_key
-from ..model import Network, accumulator_dtype, eval_mode, find_network
-from ..model.adaptation import Adaptation, make_adapted_reader
+from ..model import Network, Reader, accumulator_dtype, eval_mode, find_network
+from ..model.adaptation import Adaptation
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 
@@ -139,7 +139,7 @@ def decode_steps(
     require_no_steps(state.adaptation)
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
     net = find_network(model)
-    reader = make_adapted_reader(net, state.adaptation)
+    reader = Reader(net, state.adaptation)
     for _ in range(max_new_tokens):
         # Between two tokens, the model has its own mode.
         with eval_mode(net):

@@ -25,7 +25,6 @@ from ..model import (
 from ..model.adaptation import (
     Adaptation,
     AdaptedMemory,
-    make_adapted_reader,
     prefix_names,
     select_names,
 )
@@ -139,7 +138,7 @@ def start_decoding(
     tokens_BL = torch.zeros(len(prompts), max(lengths), dtype=torch.long, device=find_device(model))
     for tokens_L, prompt_L in zip(tokens_BL, prompts, strict=True):
         tokens_L[len(tokens_L) - len(prompt_L) :] = prompt_L
-    reader = make_adapted_reader(model, adaptation)
+    reader = Reader(model, adaptation)
     memory = reader.empty_memory(len(prompts), EvalLengths(mem_len))
     return DecodingState(tokens_BL, torch.tensor(lengths), memory, ext_len, adaptation=adaptation)
 
@@ -149,7 +148,7 @@ def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState
     """Read the texts to their ends; return logits_BV of the next token, and the state."""
     h_BLD, state = read_tokens(reader, state, len(state))
     logits_BV = reader.head(h_BLD[:, -1])
-    if isinstance(state.memory, AdaptedMemory) and state.memory.cache:
+    if isinstance(state.memory, AdaptedMemory):
         doc_pos_B1 = state.doc_positions(len(state) - 1, len(state))
         logits_BV = state.memory.cache.mix(logits_BV, doc_pos_B1)
     if not logits_BV.amax(dim=-1).isfinite().all():

@@ -24,14 +24,12 @@ from ..data.vocab import Vocabulary
 from ..errors import require
 from ..generation.state import SEGMENT_LEN, find_missing_memory
 from ..model import (
-    CachedReader,
     EvalLengths,
     HoldsNetwork,
     KeyValueCache,
     Reader,
     TransformerXL,
     TransformerXLConfig,
-    make_reader,
 )
 from ..model.config import CLASS, describe_config, require_transformer_xl
 from ..model.contract import AnyMemory
@@ -136,7 +134,7 @@ def mean_nats(
 class TXLForCausalLM(HoldsNetwork, transformers.PreTrainedModel, transformers.GenerationMixin):
     """Transformer-XL, with its memory as the cache.
 
-    In eval mode and without gradients, the memory has keys and values (`CachedReader`).
+    In eval mode and without gradients, the memory has keys and values (`KeyValueCache`).
     """
 
     config_class = TXLConfig
@@ -190,7 +188,7 @@ class TXLForCausalLM(HoldsNetwork, transformers.PreTrainedModel, transformers.Ge
         if cache is None:
             lengths = EvalLengths(self.config.mem_len)
             cache = MemoryCache(reader.empty_memory(batch_size, lengths), 0)
-        require_cache(cache, isinstance(reader, CachedReader))
+        require_cache(cache, reader.keeps_keys)
         require_labels(labels, input_ids)
         doc_pos_BL = None
         if attention_mask is not None:
@@ -208,7 +206,7 @@ class TXLForCausalLM(HoldsNetwork, transformers.PreTrainedModel, transformers.Ge
 
     def make_reader(self) -> Reader:
         is_constant = not (torch.is_grad_enabled() or is_training(self.net))
-        return make_reader(self.net, uses_cache=is_constant)
+        return Reader(self.net, keeps_keys=is_constant)
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """Continue texts as transformers does, after a check of the mask, which it may drop."""

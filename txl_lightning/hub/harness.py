@@ -28,7 +28,7 @@ from ..errors import DataError, format_line, prefix_errors, print_notice, requir
 from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
 from ..generation.prompts import encode_start
 from ..imports import allow_imports
-from ..model import EvalLengths, find_device, make_reader
+from ..model import EvalLengths, Reader, find_device
 from ..model.reading import read_segments
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -117,7 +117,7 @@ class HarnessModel(TemplateLM):
 
     @torch.inference_mode()
     def score_batch(self, texts: Sequence[list[int]], counts: Sequence[int]) -> list[Score]:
-        reader = make_reader(self.net)
+        reader = Reader(self.net)
         device = self.device
         # Padding is after the texts, so that no token of a text attends to it.
         tokens_BT = pad_sequence([torch.tensor(ids).long() for ids in texts], True).to(device)

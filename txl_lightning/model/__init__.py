@@ -4,12 +4,10 @@ from .cache import KeyValueCache
 from .config import EvalLengths, EvalSameLength, HoldsNetwork, TransformerXLConfig, find_network
 from .contract import Network, NetworkConfig
 from .inference import (
-    CachedReader,
     Reader,
     Weights,
     find_device,
     holds_keys,
-    make_reader,
     pack_weights,
 )
 from .memory import Memory
@@ -17,8 +15,8 @@ from .parts import accumulator_dtype, eval_mode, has_bfloat16_units
 from .transformer_xl import TransformerXL, is_absolute
 
 __all__ = [
-    "CachedReader", "EvalLengths", "EvalSameLength", "HoldsNetwork", "KeyValueCache", "Memory",
+    "EvalLengths", "EvalSameLength", "HoldsNetwork", "KeyValueCache", "Memory",
     "Network", "NetworkConfig", "Reader", "TransformerXL", "TransformerXLConfig", "Weights",
     "accumulator_dtype", "eval_mode", "find_device", "find_network", "has_bfloat16_units",
-    "holds_keys", "is_absolute", "make_reader", "pack_weights",
+    "holds_keys", "is_absolute", "pack_weights",
 ]  # fmt: skip

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .adaptive import nats
 from .config import ContextLengths, EvalLengths, NetworkConfig
 from .parts import is_changed
 
@@ -94,24 +93,3 @@ def has_states(net: Network) -> bool:
     """Return True if calls of a network give the same as its optional `hidden` and `head`."""
     has_both = callable(getattr(type(net), "hidden", None)) and hasattr(net, "head")
     return has_both and getattr(net, "reads_states", not is_changed(net))
-
-
-class PlainReader:
-    """A network of any kind with the methods of a `CachedReader`; its states may be its logits."""
-
-    def __init__(self, net: Network) -> None:
-        self.net = net
-        self.config = net.config
-        self.empty_memory = net.empty_memory
-        self.loss = net.loss
-        self.hidden, head = (net.hidden, net.head) if has_states(net) else (net, nn.Identity())
-        self.head = PlainSoftmax(head)
-
-
-class PlainSoftmax(nn.Sequential):
-    """The softmax of the logits of any head."""
-
-    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        """Return -log p of each target, nats_BL; targets may be on the host."""
-        target_Y = targets_BL.flatten().to(h_BLD.device, non_blocking=True)
-        return nats(self, h_BLD.flatten(0, -2), target_Y).view(targets_BL.shape)

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..errors import require
-from .adaptation import AdaptedReader
 from .adaptive import nats_of_logits
 from .contract import AnyMemory
 from .inference import Reader
@@ -69,8 +68,7 @@ def score_answers(
     net: Reader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, Tensor, AnyMemory]:
     """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
-    adapts = isinstance(net, AdaptedReader)
-    require(not adapts, "adapt", "a cache or rate", "nothing, as the text is of a task")
+    require(not net.use.adapts, "adapt", "a cache or rate", "nothing, as the text is of a task")
     h_BLD, memory = read_segment(net, segment, memory)
     logits_BLV = net.head(h_BLD)
     targets_BL = segment.targets_BL

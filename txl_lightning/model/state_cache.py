@@ -12,6 +12,7 @@ Q queries computed at once   S slots from the first to the last that they see
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,6 +96,13 @@ class StateCache:
         index_B = torch.arange(len(self.last_BD), device=self.last_BD.device)[index_B]
         slots = self.slots.copy(self.n_kept, self.kept, index_B)
         return replace(self, slots=slots, end=self.n_kept, last_BD=self.last_BD[index_B])
+
+    def to(self, *args: Any, **kwargs: Any) -> StateCache:
+        """Return the cache on another device, in its own precision."""
+        if self.last_BD is None:
+            return self
+        device = self.last_BD.to(*args, **kwargs).device
+        return self.restore({name: each.to(device) for name, each in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors to save: copies of the slots kept, without free ones."""

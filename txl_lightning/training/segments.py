@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
-from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device, make_reader
-from ..model.adaptation import Adaptation, AdaptedReader
+from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device
+from ..model.adaptation import Adaptation
 from ..model.config import require_transformer_xl
 from ..model.contract import AnyMemory, join_rows
 from ..model.reading import score_segment
@@ -45,11 +45,9 @@ class MemoryBank:
         return "-adapted" if self.adaptation else ""
 
     @cached_property
-    def reader(self) -> Reader | AdaptedReader:
-        if self.adaptation:
-            return AdaptedReader(self.net, self.adaptation)
+    def reader(self) -> Reader:
         # Cached keys and values change their shape; a compiled network has one graph per shape.
-        return make_reader(self.net, uses_cache=not self.compiled)
+        return Reader(self.net, self.adaptation or Adaptation(), keeps_keys=not self.compiled)
 
     def get(self, stage: str, slot: int, batch_size: int) -> AnyMemory:
         """Return the memory of a slot on the network's device; empty at first or for other rows."""
