@@ -18,7 +18,7 @@ from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.speed import contestants
 from experiments.speed.cases import Case
 from txl_lightning import TransformerXL
-from txl_lightning.model import Reader
+from txl_lightning.model.reading import Reader
 
 PUBLISHED = {
     "paper/enwik8_base": {}, "paper/wt103_base": {}, "paper/enwik8_large": {},

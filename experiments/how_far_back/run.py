@@ -18,8 +18,7 @@ from experiments.the_paper.rows import FAST, Row, Sizes
 from experiments.the_paper.training import fit_options
 from txl_lightning import TransformerXL
 from txl_lightning.data.stream import Stream
-from txl_lightning.model import Reader
-from txl_lightning.model.reading import score_answers
+from txl_lightning.model.reading import Reader, score_answers
 
 VALUES = {f"values {mem_len}": mem_len for mem_len in (0, 32, 128, 512)}
 """Length of the memory by kind."""

@@ -20,7 +20,8 @@ from experiments.speed.cases import Case
 from txl_lightning.checkpoints.contents import export_weights
 from txl_lightning.convert.huggingface import config_to_huggingface, map_huggingface_weights
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
-from txl_lightning.model import Reader, TransformerXL, TransformerXLConfig, pack_weights
+from txl_lightning.model import TransformerXL, TransformerXLConfig, pack_weights
+from txl_lightning.model.reading import Reader
 
 FILLING = 160  # most tokens of a segment that only fills memories
 TRANSFO_XL = "transformers.models.deprecated.transfo_xl"

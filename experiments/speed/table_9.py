@@ -19,8 +19,9 @@ from experiments.results import format_spread, format_table
 from experiments.speed.command import make_parser, parse_args, write_results
 from experiments.speed.figures import PUBLISHED, draw_rounds
 from txl_lightning.files import load_yaml
-from txl_lightning.model import EvalLengths, Network, Reader
+from txl_lightning.model import EvalLengths, Network
 from txl_lightning.model.config import make_config
+from txl_lightning.model.reading import Reader
 
 read_clock = time.perf_counter
 FILL_LEN = 256  # length of the segments that fill the memory

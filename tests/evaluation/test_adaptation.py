@@ -20,8 +20,9 @@ from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.evaluation.scoring import evaluate, score_text
 from txl_lightning.generation.state import advance, start_decoding
-from txl_lightning.model import EvalLengths, Reader, TransformerXL, pack_weights
+from txl_lightning.model import EvalLengths, TransformerXL, pack_weights
 from txl_lightning.model.adaptation import Adaptation
+from txl_lightning.model.reading import Reader
 from txl_lightning.model.state_cache import StateCache, sum_matches
 
 CACHE = Adaptation(cache_len=7, cache_theta=9.0, cache_weight=0.3).fill()

@@ -12,7 +12,7 @@ from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
 from txl_lightning.evaluation.scoring import score_text
 from txl_lightning.model import EvalLengths
-from txl_lightning.model.reading import score_answers, score_segment
+from txl_lightning.model.reading import Reader, score_answers, score_segment
 
 # A warm-up as long as the context of two layers with six states each.
 FAR = {"mem_len": 6, "same_length": "mem_len", "warmup_len": 30}

@@ -28,9 +28,9 @@ from torch.utils._pytree import tree_leaves
 
 from txl_lightning.data.stream import Segment
 from txl_lightning.evaluation.scoring import score_targets
-from txl_lightning.model import Reader, TransformerXL, TransformerXLConfig
+from txl_lightning.model import TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import sdpa
-from txl_lightning.model.reading import read_segment
+from txl_lightning.model.reading import Reader, read_segment
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
 BASE = TransformerXLConfig(

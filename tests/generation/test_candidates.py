@@ -12,8 +12,8 @@ from txl_lightning.generation import Sampling, decode_steps, score_candidates
 from txl_lightning.generation import candidates as module
 from txl_lightning.generation.candidates import start_scoring
 from txl_lightning.generation.state import KEPT, DecodingState
-from txl_lightning.model import Reader
 from txl_lightning.model.adaptation import Adaptation
+from txl_lightning.model.reading import Reader
 
 IDS = st.integers(0, 10)
 PAIRS = st.lists(

@@ -8,8 +8,8 @@ from txl_lightning.data.vocab import Characters, WordOptions, Words
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation import state as state_module
 from txl_lightning.generation.state import advance
-from txl_lightning.model import Reader
 from txl_lightning.model.adaptation import Adaptation
+from txl_lightning.model.reading import Reader
 
 UNEQUAL = [260, 1, 2, 129, 40]
 LENGTHS = [

@@ -24,7 +24,8 @@ from txl_lightning.convert import load_huggingface, save_huggingface
 from txl_lightning.data.vocab import Bytes, Characters
 from txl_lightning.errors import CheckpointError
 from txl_lightning.generation.state import SEGMENT_LEN, advance, start_decoding
-from txl_lightning.model import EvalLengths, Reader
+from txl_lightning.model import EvalLengths
+from txl_lightning.model.reading import Reader
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,10 +8,11 @@ import torch
 
 from experiments.other_networks.lstm import LSTMConfig
 from txl_lightning import TransformerXLConfig
-from txl_lightning.model import EvalLengths, Reader
+from txl_lightning.model import EvalLengths
 from txl_lightning.model.config import describe_config
 from txl_lightning.model.contract import join_rows
 from txl_lightning.model.contract_check import check_network
+from txl_lightning.model.reading import Reader
 
 CONFIGS = {
     "TransformerXL": lambda: TransformerXLConfig(n_token=11, n_layer=2, d_model=8, mem_len=40),

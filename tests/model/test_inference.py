@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import Adaptation, KeyValueCache, Memory
-from txl_lightning.model import EvalLengths, Reader, parts
+from txl_lightning.model import EvalLengths, parts
 from txl_lightning.model import cache as cache_module
 from txl_lightning.model.contract import join_rows
+from txl_lightning.model.reading import Reader
 
 SEGMENTS = [5, 6, 1, 1, 3]
 # Settings that the random ones leave out, and edge cases.

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from txl_lightning.model import Reader, inference, pack_weights, parts
+from txl_lightning.model import inference, pack_weights, parts
 from txl_lightning.model.parts import Linear, PackedLinear, join, multiply_heads
+from txl_lightning.model.reading import Reader
 
 SHAPES = [(1, 1, 1), (3, 5, 41), (7, 41, 5), (2, 64, 48)]  # rows, inputs and outputs
 

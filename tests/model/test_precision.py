@@ -12,8 +12,9 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from txl_lightning import stream_nats
-from txl_lightning.model import Reader, has_bfloat16_units, pack_weights
+from txl_lightning.model import has_bfloat16_units, pack_weights
 from txl_lightning.model.parts import LayerNorm, Linear, PackedLinear
+from txl_lightning.model.reading import Reader
 
 INSTRUCTIONS = {"avx512_bf16": True, "amx_bf16": False}
 

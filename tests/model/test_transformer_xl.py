@@ -8,8 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from txl_lightning import TransformerXL, TransformerXLConfig
-from txl_lightning.model import EvalLengths, Reader
+from txl_lightning.model import EvalLengths
 from txl_lightning.model.parts import VariationalDropout
+from txl_lightning.model.reading import Reader
 
 EXACT_KERNELS = ["auto", "matmul", "per_head", "reference", "sdpa"]
 

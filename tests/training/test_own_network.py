@@ -18,9 +18,10 @@ from txl_lightning.analysis.context_length import score_context
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.vocab import load_vocabulary
-from txl_lightning.model import EvalLengths, Reader
+from txl_lightning.model import EvalLengths
 from txl_lightning.model.config import describe_config, make_config
 from txl_lightning.model.contract import join_rows
+from txl_lightning.model.reading import Reader
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 from txl_lightning.training.optimizers import make_optimizer
 

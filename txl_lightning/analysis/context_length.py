@@ -17,13 +17,12 @@ from ..errors import require
 from ..model import (
     EvalLengths,
     Network,
-    Reader,
     eval_mode,
     find_device,
     find_network,
     is_absolute,
 )
-from ..model.reading import read_segments
+from ..model.reading import Reader, read_segments
 from ..tables import Rows
 
 Nats = Mapping[str, np.ndarray]  # nats_CP of each model by its name

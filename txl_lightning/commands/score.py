@@ -25,8 +25,9 @@ from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
 from ..generation.state import DecodingState
-from ..model import Network, Reader, Weights
+from ..model import Network, Weights
 from ..model.adaptation import Adaptation
+from ..model.reading import Reader
 from .generate import UNFINISHED
 from .inputs import Device, hint_at_escapes, load_model
 

@@ -19,9 +19,9 @@ from ..data.stream import IGNORED, Stream
 from ..data.tokens import Text, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
-from ..model import EvalSameLength, Network, Reader, eval_mode, find_device, find_network
+from ..model import EvalSameLength, Network, eval_mode, find_device, find_network
 from ..model.adaptation import Adaptation
-from ..model.reading import read_segment, readings, score_segment
+from ..model.reading import Reader, read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 
 FETCHED = 16  # segments whose nats are fetched from a GPU together

@@ -15,10 +15,10 @@ from torch import Tensor
 from ..data.stream import IGNORED
 from ..data.tokens import Tokens
 from ..errors import require, require_positive
-from ..model import Network, Reader, eval_mode, find_device, find_network
+from ..model import Network, eval_mode, find_device, find_network
 from ..model.adaptation import Adaptation, is_trainable
 from ..model.contract import has_states
-from ..model.reading import read_segment
+from ..model.reading import Reader, read_segment
 from ..model.state_cache import mix_logp
 from .protocols import Protocol
 from .scoring import score_text

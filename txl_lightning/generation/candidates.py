@@ -13,9 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
 from ..errors import NonFiniteError, require, require_positive
-from ..model import Network, Reader, eval_mode, find_network
+from ..model import Network, eval_mode, find_network
 from ..model.adaptation import Adaptation
 from ..model.contract import AnyMemory
+from ..model.reading import Reader
 from .prompts import Prompt, encode_prompt, is_one
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
 

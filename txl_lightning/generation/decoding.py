@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require, suggest_key
-from ..model import Network, Reader, accumulator_dtype, eval_mode, find_network
+from ..model import Network, accumulator_dtype, eval_mode, find_network
 from ..model.adaptation import Adaptation
+from ..model.reading import Reader
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 

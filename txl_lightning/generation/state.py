@@ -16,7 +16,6 @@ from ..errors import NonFiniteError, require
 from ..model import (
     EvalLengths,
     Network,
-    Reader,
     find_device,
     find_network,
     holds_keys,
@@ -29,7 +28,7 @@ from ..model.adaptation import (
     select_names,
 )
 from ..model.contract import AnyMemory
-from ..model.reading import read_segments
+from ..model.reading import Reader, read_segments
 
 SEGMENT_LEN = 128  # tokens per segment of a prompt
 KEPT = 1024  # tokens of a text already read that a long session keeps, for example for a penalty

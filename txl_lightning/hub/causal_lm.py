@@ -27,13 +27,13 @@ from ..model import (
     EvalLengths,
     HoldsNetwork,
     KeyValueCache,
-    Reader,
     TransformerXL,
     TransformerXLConfig,
 )
 from ..model.config import CLASS, describe_config, require_transformer_xl
 from ..model.contract import AnyMemory
 from ..model.parts import is_training
+from ..model.reading import Reader
 from ..runs.folder import KEY
 from .folder_options import (
     DOWNLOAD,

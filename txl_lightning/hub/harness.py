@@ -28,8 +28,8 @@ from ..errors import DataError, format_line, prefix_errors, print_notice, requir
 from ..generation import Sampling, StreamingDetokenizer, decode_steps, start_decoding
 from ..generation.prompts import encode_start
 from ..imports import allow_imports
-from ..model import EvalLengths, Reader, find_device
-from ..model.reading import read_segments
+from ..model import EvalLengths, find_device
+from ..model.reading import Reader, read_segments
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 KNOWN = ("do_sample", "until", "max_gen_toks", *SAMPLING)

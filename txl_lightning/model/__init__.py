@@ -4,7 +4,6 @@ from .cache import KeyValueCache
 from .config import EvalLengths, EvalSameLength, HoldsNetwork, TransformerXLConfig, find_network
 from .contract import Network, NetworkConfig
 from .inference import (
-    Reader,
     Weights,
     find_device,
     holds_keys,
@@ -16,7 +15,7 @@ from .transformer_xl import TransformerXL, is_absolute
 
 __all__ = [
     "EvalLengths", "EvalSameLength", "HoldsNetwork", "KeyValueCache", "Memory",
-    "Network", "NetworkConfig", "Reader", "TransformerXL", "TransformerXLConfig", "Weights",
+    "Network", "NetworkConfig", "TransformerXL", "TransformerXLConfig", "Weights",
     "accumulator_dtype", "eval_mode", "find_device", "find_network", "has_bfloat16_units",
     "holds_keys", "is_absolute", "pack_weights",
 ]  # fmt: skip

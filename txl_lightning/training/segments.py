@@ -16,11 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
-from ..model import EvalLengths, Network, Reader, accumulator_dtype, find_device
+from ..model import EvalLengths, Network, accumulator_dtype, find_device
 from ..model.adaptation import Adaptation
 from ..model.config import require_transformer_xl
 from ..model.contract import AnyMemory, join_rows
-from ..model.reading import score_segment
+from ..model.reading import Reader, score_segment
 
 
 class MemoryBank:
