@@ -25,8 +25,8 @@ PACKAGE = Path(__file__).parent
 WAYS = {
     "text to first training step": 48,
     "resumed run to first training step": 52,
-    "evaluate": 40,
-    "generate": 33,
+    "evaluate": 41,
+    "generate": 34,
     "text to batch": 13,
     "ids to loss": 10,
 }

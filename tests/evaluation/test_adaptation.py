@@ -189,7 +189,7 @@ def test_a_document_is_scored_as_if_nothing_were_before_it(net, use, lengths):
 
 
 def test_a_memory_knows_what_is_read_again_also_beyond_the_last_document(net):
-    reader = AdaptedReader(net, DYNAMIC)
+    reader = Reader(net, BOTH)
     tokens_BL = torch.randint(11, (1, 5))
     doc_pos_BL = torch.tensor([[5, 6, 7, 8, 0]])
     _, memory = reader.loss(tokens_BL, tokens_BL, reader.empty_memory(1), doc_pos_BL, 3)

@@ -428,7 +428,7 @@ def test_run_is_resumed_on_another_machine_from_its_mirror(txl, settings, own_pa
 
 
 def test_only_the_network_knows_the_names_of_its_states():
-    own = re.compile(r"\b(h_NBMD|[kv]_NHB\w+|Memory\(|KeyValueCache|Reader)")
+    own = re.compile(r"\b(h_NBMD|[kv]_NHB\w+|Memory\(|KeyValueCache)")
     for path in sorted(PACKAGE.rglob("*.py")):
         # An export and transformers' classes are of a TransformerXL.
         is_known = {"model", "__init__.py", "export.py", "causal_lm.py"} & {*path.parts}
