@@ -212,7 +212,9 @@ def refused(txl):
 
     def run(*arguments) -> tuple[int, str]:
         code, output = txl(*arguments)
-        [line] = output.err.splitlines()
+        *notices, line = output.err.splitlines()
+        # Of a short text: the settings are right so far.
+        assert all(each.startswith("no recipe for a text of ") for each in notices), notices
         return code, line.removeprefix("error: ").replace(f"{Path.cwd()}/", "")
 
     return run
@@ -242,17 +244,16 @@ def small(sizes, text_file):
 @pytest.fixture(scope="session")
 def parse_fit():
     """Parse and check arguments of fit, with a parser built once, which takes a second."""
-    from txl_lightning import __main__ as entry
     from txl_lightning.training import cli
 
-    entry.refuse_yaml_aliases()
     cli.set_up_libraries()
     parser = cli.make_parser("fit")
 
     def parse(*words: str) -> Any:
-        settings = cli.parse(parser, [*map(str, words)])
+        given = cli.read_given([*map(str, words)])
+        settings = cli.parse(parser, cli.Resolved(given, []))
         cli.check_settings(parser, settings)
-        cli.set_folder("fit", settings, None)
+        cli.set_folder("fit", settings.trainer, None)
         return settings
 
     return parse

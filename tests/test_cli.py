@@ -203,7 +203,7 @@ WRONG_SETTINGS = [
     ("model: {net: {n_layr: 3}}", "a.yaml: model.net.n_layr: unknown key; did you mean"),
     ("model: [", "a.yaml: line 1 is no YAML: expected the node content, but found"),
     ("data:\n  a: 1\n b: 2", "a.yaml: line 3 is no YAML: "),
-    ("trainer: {max_steps: null}", "trainer.max_steps: invalid null; expected a number of steps"),
+    ("--trainer.max_steps=null", "trainer.max_steps: invalid null; expected a whole number"),
     ("config: 3", "a.yaml: config: invalid 3; expected --config on the command line, once for"),
     ("config: first.yaml", "a.yaml: config: invalid first.yaml; expected --config on the command"),
     ("\udcff\udcfe", "a.yaml: 'utf-8' codec can't decode"),

@@ -26,16 +26,8 @@ LOOPS = "training/loops"
 WRITTEN = re.compile(r"_loop\.|^loop\.|trainer\.(val_check_batch|validating|training|testing)$")
 # By where the library keeps them, each with the files of the package that use it.
 MEMBERS = {
-    "option._typehint": "command_line option_values",
-    "option._check_type": "option_values",
-    "parser._apply_actions": "command_line",
-    "parser._load_config_parser_mode": "command_line",
+    "option._typehint": "command_line",
     "formatter._get_help_string": "command_line",
-    "jsonargparse._actions._ActionConfigLoad": "option_values",
-    "jsonargparse._loaders_dumpers.get_yaml_default_loader": "__main__",
-    "jsonargparse._loaders_dumpers.yaml_default_loader": "__main__ command_line",
-    "jsonargparse._typehints.ActionTypeHint": "option_values",
-    "jsonargparse._util.NestedArg": "option_values",
     "trainer._checkpoint_connector.dump_checkpoint": LOOPS,
     "trainer._logger_connector.update_train_step_metrics": LOOPS,
     "trainer._signal_connector.register_signal_handlers": LOOPS,

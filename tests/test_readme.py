@@ -9,7 +9,7 @@ import pytest
 
 from txl_lightning import __main__ as entry
 from txl_lightning import command_line, imports
-from txl_lightning.training import options
+from txl_lightning.training import cli, options, settings
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("configs", "docs", "experiments", "tests", "txl_lightning")
@@ -89,14 +89,17 @@ def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch, own_p
     imports.allow_imports(packages)
     words = [word.replace("RUN/config.yaml", "configs/smoke.yaml") for word in words]
     words = entry.name_first_words(name, words)
-    words, net_class = options.find_net_class(words)
-    # Options that fit does not have.
-    if net_class or "--adapt." in command:
-        assert options.parse(options.make_parser(name, words, net_class), words)
-    elif isinstance(command_line.COMMANDS[name], command_line.TrainerCommand):
-        assert parse_fit(*words)
-    else:
+    if not isinstance(command_line.COMMANDS[name], command_line.TrainerCommand):
         assert entry.make_parser(name)[1].parse_args(words)
+        return
+    cli.set_up_libraries()
+    given = settings.read_given(words)
+    # Options that fit does not have.
+    if given.net_class or "--adapt." in command:
+        parser = options.make_parser(name, words, given.net_class)
+        assert settings.parse(parser, settings.Resolved(given, []))
+    else:
+        assert parse_fit(*words)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -20,8 +20,18 @@ from itertools import takewhile
 import jsonargparse
 
 from . import __version__, errors, signals
-from .command_line import COMMANDS, PROGRAM, Parser, TrainerCommand, list_commands, take_option
-from .files import YamlLoader
+from .command_line import (
+    COMMANDS,
+    PROGRAM,
+    Parser,
+    TrainerCommand,
+    expand_home,
+    is_option,
+    keep_texts,
+    list_commands,
+    read_options,
+    take_option,
+)
 from .imports import allow_imports
 from .terminal import drop_unwritten, outlive_terminal
 from .threads import limit_spinning
@@ -103,7 +113,6 @@ def run(arguments: list[str]) -> None:
     for word in words:
         require_utf8(word)
     errors.silence_warnings()
-    refuse_yaml_aliases()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A locale that lacks a character (LC_ALL=C) is no reason to fail after hours.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -143,8 +152,10 @@ def run_trainer_command(name: str, words: list[str]) -> None:
 def run_function(name: str, words: list[str]) -> None:
     """Run a command that is a function: its signature is its options."""
     function, parser = make_parser(name)
+    given = read_options(words)
     try:
         settings = parser.parse_args(words)
+        keep_texts(settings, given)
         for key, group in parser.groups.items():
             # A dataclass refuses invalid values; here the message has the whole key.
             with errors.prefix_errors(key):
@@ -154,7 +165,7 @@ def run_function(name: str, words: list[str]) -> None:
             names = [field.name for field in fields(kind) if field.name in settings]
             settings[key] = kind(**{name: settings.pop(name) for name in names})
     except jsonargparse.ArgumentError as error:
-        raise ValueError(parser.explain_error(str(error))) from error
+        raise ValueError(parser.explain_error(str(error), given)) from error
     flush_denormals()
     function(**settings)
 
@@ -178,18 +189,6 @@ def find_settings(function: Callable[..., None]) -> dict[str, type]:
     return {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 
 
-def refuse_yaml_aliases() -> None:
-    """Make jsonargparse read YAML, in files and in options, with our loader."""
-    # Private: set_loader replaces the loader of files, not the one of texts within them.
-    loaders = jsonargparse._loaders_dumpers
-
-    class Loader(YamlLoader):
-        # jsonargparse's numbers: 1e-3 is one.
-        yaml_implicit_resolvers = loaders.get_yaml_default_loader().yaml_implicit_resolvers
-
-    loaders.yaml_default_loader = Loader
-
-
 def flush_denormals() -> None:
     """Treat denormal numbers as 0: with them, a step on a CPU takes several times as long."""
     # A command that has not imported torch does not compute.
@@ -207,12 +206,6 @@ def split_words(words: list[str]) -> tuple[list[str], list[str]]:
 
 def split_at(words: list[str], index: int) -> tuple[list[str], list[str]]:
     return words[:index], words[index:]
-
-
-def is_option(word: str) -> bool:
-    """Return True for --name and --name=value; "-5 degrees" and "-- he said" are texts."""
-    name = word.partition("=")[0]
-    return word in ("-h", "-c") or (name.startswith("--") and len(name) > 2 and " " not in name)
 
 
 def underscore_names(words: list[str]) -> list[str]:
@@ -253,6 +246,7 @@ def name_first_words(name: str, words: list[str]) -> list[str]:
     second = command.arguments.partition(" [")[2].rstrip("]")
     if second and len(first) > 1:
         others.insert(0, f"--{second}={first.pop(1)}")
+    first = [*map(expand_home, first)]
     # After `--`, a name may start with a dash.
     return [*others, "--", *first] if "--" in words else [*first, *others]
 

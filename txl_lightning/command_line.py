@@ -10,21 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-import jsonargparse
 import yaml
-from jsonargparse import (
-    ActionConfigFile,
-    ArgumentError,
-    ArgumentParser,
-    DefaultHelpFormatter,
-    Namespace,
-)
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_loader
 
-from .errors import invalid, prefix_errors, require, shorten, suggest_key
-from .files import find_config
-from .imports import names_class, refuse_class
-from .option_values import GroupAction, GroupOption, TypedOption, ValueOption, format_value
+from .errors import describe_type, invalid, suggest_key
+from .files import load_yaml
+from .imports import refuse_class
 
+# Values of options are YAML too, in which aliases can stand for endless texts.
+set_loader("yaml", load_yaml, (yaml.YAMLError, ValueError))
 PROGRAM = "txl-lightning"
 MAX_WIDTH = 100
 
@@ -130,18 +124,27 @@ MARKUP = (
     (r"`+", ""),
 )
 """Markup in the help texts of other packages, and defaults, which HelpFormatter adds itself."""
-# In jsonargparse's messages: an unknown option or key of a config, the key of a value, our own
-# message about it, what is wrong with a class, and what is given in place of a group of settings.
+# In jsonargparse's messages: an unknown option or key of a config, the key of a value, and what is
+# wrong with a class.
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: (?:\S+ )*?--([\w.+-]+)|"
     r"(?:Group '([\w.]+)' does not accept o|O)ption '([\w.+]+)'"
 )
-KEY = re.compile(r'Parser key "([\w.]+)"')
+KEY = re.compile(r'Parser key "(?!config")([\w.]+)":? *')
 UNKNOWN_WORD = re.compile("unrecognized arguments: (.+)")
-OUR_MESSAGE = re.compile(r"[\w.]+: invalid .*; expected .*")
-CLASS_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)':\s+(.*)")
+CLASS_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)': (.*?)(?: - |$)")
 LAST_CLASS = "; an option is of the last class before it"
-NO_GROUP = re.compile(r"""Unable to load config (['"])(.*)\1""")
+
+
+PATHS = {
+    *("args", "candidates", "ckpt_path", "data_dir", "default_root_dir", "ids", "mirror", "out"),
+    *("out_ids", "path", "per_token", "prompt_file", "prompt_ids", "prompts", "store", "vocab"),
+}
+"""Last parts of the names of options for a path, in which ~ is the home folder."""
+ALWAYS_TEXT = {"context", "prompt"}
+"""Options for text to read, where `null` is a word like any other."""
+TEXTS = {*PATHS, *ALWAYS_TEXT, "stop"}
+"""Options for a text: jsonargparse would read `# a` as null, and `[a]` as a list."""
 
 
 class Parser(ArgumentParser):
@@ -161,6 +164,7 @@ class Parser(ArgumentParser):
         self.texts = texts or {}
         self.is_hidden = is_hidden
         self.names = set[str]()
+        self.types: dict[str, Any] = {}
         if self.command:
             usage = f"{PROGRAM} {command} {self.command.arguments} [options]".replace("  ", " ")
             options["usage"] = usage
@@ -176,9 +180,8 @@ class Parser(ArgumentParser):
         parser.names.add(name)
         names, options = parser.adapt_option(name, names, options)
         action = super().add_argument(*names, **options)
-        # jsonargparse makes options of its own classes only.
-        ours = {TypedOption: ValueOption, GroupAction: GroupOption}
-        action.__class__ = ours.get(type(action), type(action))
+        # Private: jsonargparse has put the type into an action.
+        parser.types[name] = getattr(action, "_typehint", None)
         action.help = parser.texts.get(name, action.help)
         # Without flags, which leave out settings of the run.
         action.nargs = 0 if name == "print_config" else action.nargs
@@ -194,7 +197,6 @@ class Parser(ArgumentParser):
         if self.command and f"[{name}]" == self.command.arguments:
             names = (name,)
             options["nargs"] = "?"
-        # Private: jsonargparse has put the type into an action.
         item_type, *others = get_args(getattr(options.get("action"), "_typehint", None)) or (None,)
         if self.command and others == [...] and "." not in name:
             # Words, as in --r 0.1 0.5; jsonargparse expects a list in YAML.
@@ -203,65 +205,17 @@ class Parser(ArgumentParser):
                 options["default"] = list(options["default"])
         return names, options
 
-    def _load_config_parser_mode(
-        self, content: str, path: Any = "", ext_vars: Any = None, prev_cfg: Any = None
-    ) -> Namespace:
-        """Load a config, in which an empty section is one without settings."""
-        try:
-            # Private, like this method: nothing else sees the sections of a config.
-            settings = yaml.load(content, jsonargparse._loaders_dumpers.yaml_default_loader)
-        except yaml.MarkedYAMLError as error:
-            where = f"line {error.problem_mark.line + 1}" if error.problem_mark else "it"
-            raise TypeError(f"{where} is no YAML: {error.problem}") from error
-        except yaml.YAMLError as error:
-            raise TypeError(f"Problems parsing config: {error}") from error
-        settings = {} if settings is None else settings
-        if not isinstance(settings, dict):
-            shown = shorten(format_value(settings))
-            raise TypeError(f"invalid {shown}; expected settings by name")
-        if self.command and settings.get("config") is not None:
-            expected = "--config on the command line, once for each file"
-            raise TypeError(str(invalid("config", format_value(settings["config"]), expected)))
-        self.adapt_sections(settings)
-        return self._apply_actions(settings, prev_cfg=prev_cfg)
-
-    def adapt_sections(self, settings: dict[str, Any], above: str = "") -> None:
-        """Remove empty sections; write a class as {class_path: ...}; refuse unknown keys, and
-        lists and numbers in place of sections."""
-        for name, value in [*settings.items()]:
-            key = f"{above}{name}"
-            # callbacks+ follow those of earlier configs.
-            base = key.removesuffix("+")
-            is_known = any(f"{each}.".startswith(f"{base}.") for each in self.names)
-            if self.command and not is_known:
-                raise TypeError(suggest_key(key, self.names))
-            if base != key and (name[:-1] in settings or value is None):
-                # jsonargparse would drop others.
-                raise TypeError(
-                    str(invalid(key, format_value(value), f"a list, and no {base} here"))
-                )
-            if key not in self.groups:
-                continue
-            if value is None:
-                del settings[name]
-            elif isinstance(value, dict):
-                self.adapt_sections(value, f"{key}.")
-            # As an option, --model.net my_package.MyConfig.
-            elif names_class(value) and f"{key}.class_path" in self.names:
-                settings[name] = {"class_path": value}
-            # Any other text is the path of a file with the section.
-            elif not isinstance(value, str):
-                raise TypeError(str(invalid(key, format_value(value), "settings by name")))
-
-    def explain_error(self, message: str) -> str:
-        """Return a message of jsonargparse in one line, an unknown name with the nearest one."""
+    def explain_error(self, message: str, given: Mapping[str, Any]) -> str:
+        """Return a message of jsonargparse in one line: the value that is given for a key, or an
+        unknown name with the nearest one."""
+        message = " ".join(message.split())
         key = next(iter(KEY.findall(message)), "")
         if match := CLASS_PROBLEM.search(message):
             name, reason = match.groups()
             if "is not allowed" in reason:
                 return f"{key}: {refuse_class(name)}"
             hint = LAST_CLASS if "callbacks" in key and UNKNOWN_OPTION.search(reason) else ""
-            return f"{key}: {name.rpartition('.')[2]}: {self.explain_error(reason)}{hint}"
+            return f"{key}: {name.rpartition('.')[2]}: {self.explain_error(reason, {})}{hint}"
         if match := UNKNOWN_OPTION.search(message):
             option, *parts = match.groups()
             known = ".".join(filter(None, parts))
@@ -270,29 +224,9 @@ class Parser(ArgumentParser):
             named = {"data.path", "path"} & (self.names - {self.command.arguments})
             hint = f"did you mean --{min(named)} {match[1]}?" if named else "expected options"
             return f"unknown word {match[1]}; {hint}"
-        if match := OUR_MESSAGE.search(message):
-            return match[0]
-        if match := NO_GROUP.search(message):
-            expected = f"settings by name (--{key}.NAME VALUE), or a YAML file with them"
-            return str(invalid(key, match[2], expected))
-        return " ".join(message.split())
-
-
-class ConfigOption(ActionConfigFile):
-    """--config, which also takes the name of an included config."""
-
-    def __call__(self, parser: Any, settings: Namespace, value: Any, *option: Any) -> None:
-        path = find_config(value)
-        # A long text is YAML, as a mapping with braces or over several lines.
-        is_name = not os.path.lexists(path) and not re.search(r"[:{\[\n]", path)
-        is_name = is_name or os.path.isdir(path)
-        expected = f"a file, or a name that `{PROGRAM} configs` lists"
-        require(not is_name, "config", value, expected)
-        with prefix_errors(shorten(value), ": "):
-            try:
-                super().__call__(parser, settings, path, *option)
-            except (TypeError, ArgumentError) as error:
-                raise ValueError(parser.explain_error(str(error))) from error
+        if key in given and (kind := self.types.get(key)):
+            return str(invalid(key, format_value(given[key]), describe_type(kind)))
+        return KEY.sub(r"\1: ", message)
 
 
 class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -331,6 +265,69 @@ def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:
     except argparse.ArgumentError as error:
         raise ValueError(f"{names[-1].lstrip('-')}: {error.message}") from error
     return settings.values, others
+
+
+def is_option(word: str) -> bool:
+    """Return True for --name and --name=value; "-5 degrees" and "-- he said" are texts."""
+    name = word.partition("=")[0]
+    return word in ("-h", "-c") or (name.startswith("--") and len(name) > 2 and " " not in name)
+
+
+def read_options(words: list[str]) -> dict[str, Any]:
+    """Return the last value of each option before `--`, by its name; "" where it has none."""
+    words = words[: words.index("--")] if "--" in words else words
+    values = {}
+    for word, following in zip(words, [*words, ""][1:], strict=True):
+        if is_option(word):
+            name, sign, value = word.removeprefix("--").partition("=")
+            has_next = not sign and not is_option(following)
+            values[name] = read_word(name, following if has_next else value)
+    return values
+
+
+def read_word(name: str, word: str) -> Any:
+    """Return null, a list in JSON, a number and true as such, and any other word as it is."""
+    last = name.rpartition(".")[2].removesuffix("+")
+    if last in ALWAYS_TEXT:
+        return word
+    try:
+        value = json.loads(word)
+    except (json.JSONDecodeError, RecursionError):
+        return word
+    if last in TEXTS:
+        # [T] and [a, b].txt are texts, and so are 1 and {}.
+        return value if value is None or (isinstance(value, list) and is_text(value)) else word
+    # 1e2 stays as it is written, also in a refusal.
+    return value if isinstance(value, list) or format_value(value) == word else word
+
+
+def keep_texts(settings: Any, given: Mapping[str, Any]) -> None:
+    """Set the options for texts and paths in parsed settings to what was given."""
+    for key, value in given.items():
+        name = key.rpartition(".")[2]
+        if name not in TEXTS or key not in settings or not is_text(value):
+            continue
+        # An option of another network may have such a name, and be a number.
+        if settings[key] is None or is_text(settings[key]):
+            settings[key] = expand_home(value) if name in PATHS else value
+
+
+def is_text(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return all(isinstance(each, str) for each in values)
+
+
+def expand_home(value: Any) -> Any:
+    """Return a path, or a list of paths, with the home folder in place of ~ or ~user."""
+    return [*map(expand_home, value)] if isinstance(value, list) else os.path.expanduser(value)
+
+
+def format_value(value: Any) -> str:
+    """Return the word that an option takes for a value: null, true, a text as it is, a list."""
+    if isinstance(value, float):
+        # A number that JSON lacks has YAML's name.
+        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(str(value), str(value))
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 FIRST_STEPS = {

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
 from types import UnionType
@@ -138,6 +138,9 @@ def convert_fields(config: object) -> None:
         kinds = get_args(kind) if is_union else (kind,)
         value = original
         if is_dataclass(kind) and isinstance(original, dict):
+            known = [f"{key}.{each.name}" for each in fields(kind)]
+            if unknown := [f"{key}.{name}" for name in original if f"{key}.{name}" not in known]:
+                raise ValueError(suggest_key(unknown[0], known))
             default = getattr(type(config), key, None)
             is_default = default is not None and original == asdict(default)
             value = default if is_default else kind(**original)

@@ -30,6 +30,7 @@ SWEEP_FILE = "journal.log"
 OWN_MARKS = {RUN_FILE: b'"max_steps"', STORE_FILE: b'"n_document"', SWEEP_FILE: b'"op_code"'}
 MARK_WITHIN = 1 << 16  # bytes; others may be large
 MIN_AGE = 2 * 10**9  # nanoseconds after which a change certainly gets another time stamp
+EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # also after Path has removed a slash
 
 T = TypeVar("T")
@@ -175,6 +176,11 @@ class YamlDumper(yaml.SafeDumper):
 
 YamlDumper.add_multi_representer(Enum, lambda dumper, each: dumper.represent_data(each.value))
 YamlDumper.add_multi_representer(object, lambda dumper, each: dumper.represent_str(str(each)))
+
+
+for kind in (YamlLoader, YamlDumper):
+    # 1e-3, of which YAML 1.1 makes a text.
+    kind.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 
 
 def dump_yaml(content: Any) -> str:

@@ -2,20 +2,21 @@
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from jsonargparse import Namespace
 
 from experiments.results import load_records
 from txl_lightning.data.datamodule import CorpusConfig
 from txl_lightning.data.vocab import SubwordOptions
 from txl_lightning.model import has_bfloat16_units
 from txl_lightning.training import own_text
-from txl_lightning.training.options import make_parser, parse
+from txl_lightning.training.options import make_parser
+from txl_lightning.training.settings import Resolved, parse, read_given
 
 WORDS = ("the", "cat", "sat", "upon", "a", "warm", "mat", "and", "looked", "around", "it", "softly")
 
@@ -41,7 +42,7 @@ def fit(accepted, long_text, *words):
     folder = long_text.parent / f"own {len(words)} {long_text.name}"
     where = ("--data.path", long_text, "--trainer.default_root_dir", folder)
     output = accepted("fit", *where, *steps, "--trainer.accelerator=cpu", *words)
-    lines = [each for each in output.err.splitlines() if each.startswith("recipe")]
+    lines = [each for each in output.err.splitlines() if "recipe for" in each]
     return lines, yaml.safe_load((folder / "version_0" / "config.yaml").read_text())
 
 
@@ -59,13 +60,17 @@ def test_recipe_is_printed_and_written_and_an_option_overrides_each_part(accepte
     assert (config["trainer"]["max_steps"], config["plan"]["minutes"]) == (2, None)
 
 
-def test_config_with_a_network_or_a_short_text_has_no_recipe(accepted, long_text, text_file):
+def test_config_with_a_network_has_no_recipe_and_a_short_text_has_a_notice(
+    accepted, long_text, text_file
+):
     network = long_text.parent / "network.yaml"
     network.write_text("model: {net: {n_layer: 1, d_model: 16, n_head: 2}}")
     lines, config = fit(accepted, long_text, f"--config={network}", "--trainer.max_steps=2")
     assert (lines, config["data"]["vocab"]) == ([], None)
-    lines, config = fit(accepted, text_file, "--trainer.max_steps=2", "--model.net.d_model=16")
-    assert (lines, config["data"]["vocab"]) == ([], None)
+    short = f"no recipe for a text of {text_file.stat().st_size:,} bytes, less than 50,000: "
+    words = "--trainer.max_steps=2", "--model.net.d_model=16"
+    lines, config = fit(accepted, text_file, *words)
+    assert (lines, config["data"]["vocab"]) == ([f"{short}the defaults are used"], None)
 
 
 def test_config_without_a_network_overrides_parts_of_the_recipe(accepted, long_text):
@@ -89,8 +94,15 @@ def test_each_size_of_text_has_its_dropout_and_with_more_minutes_its_width(size)
 
 def adopt(long_text, *words):
     """Return the settings of fit on a text."""
-    parser, words = make_parser("fit"), [f"--data.path={long_text}", *words]
-    return own_text.adopt_recipe(parser, words, parse(parser, words))
+    return resolve(f"--data.path={long_text}", *words)
+
+
+def resolve(*words):
+    given = read_given([*words])
+    recipe = own_text.find_recipe(given)
+    settings = parse(make_parser("fit"), Resolved(given, [recipe]))
+    print(own_text.describe_recipe(recipe, settings), file=sys.stderr)
+    return settings
 
 
 def test_minutes_are_planned_unless_steps_are_given(long_text):
@@ -161,14 +173,12 @@ def test_a_store_and_ids_have_the_recipe_of_their_length(accepted, prepared, kin
 def test_the_passes_of_a_store_and_of_ids_are_planned_by_their_tokens(
     prepared, long_text, kind, n_byte
 ):
-    parser = make_parser("fit")
     words = prepared(kind), "--data.batch_size=4", "--data.tgt_len=32"
-    data = parse(parser, words).data
-    extent = own_text.MEASURES[kind](data)
+    extent = own_text.MEASURES[kind](own_text.read_data(read_given([*words])))
     n_token = long_text.stat().st_size
     assert extent.n_byte == n_byte * n_token
     assert extent.train_tokens == pytest.approx(0.9 * n_token, abs=10)
-    settings = own_text.adopt_recipe(parser, [*words], parse(parser, words))
+    settings = resolve(*words)
     every = int(3 * extent.train_tokens / (4 * 32))
     assert (settings.trainer.max_epochs, settings.trainer.val_check_interval) == (30, every)
 
@@ -219,8 +229,7 @@ def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, 
     records = load_records(repository / "tests/training/recipes.json").values()
     runs = [r for r in records if r["kind"].startswith(f"{name} MB, ")]
     size = next(each for each in own_text.SIZES if n_byte <= each.largest)
-    data = parse(make_parser("fit"), []).data
-    plan = own_text.plan_training(size, own_text.Extent(n_byte, 0.9), data)
+    plan = own_text.plan_training(size, own_text.Extent(n_byte, 0.9), CorpusConfig())
     most = plan["trainer.val_check_interval"] * own_text.N_VALIDATION
     for minutes in {r["minutes"] for r in runs}:
         # A run with more steps than the recipe's passes would not be that of the recipe.
@@ -240,10 +249,8 @@ def test_only_what_is_read_of_a_folder_decides_its_recipe(long_text):
     (folder / "same.txt").symlink_to(long_text)
     (folder / "version_0").mkdir()
     (folder / "version_0" / "run.json").write_text('{"max_steps": 3}')
-    data = Namespace(data_dir=None, vocab=None)
-    assert own_text.count_bytes(folder, data) == size
-    data.vocab = "bytes"
-    assert own_text.count_bytes(folder, data) == size + 500
+    assert own_text.count_bytes(folder, CorpusConfig()) == size
+    assert own_text.count_bytes(folder, CorpusConfig(vocab="bytes")) == size + 500
 
 
 @pytest.mark.parametrize("words", ["", "--config=hardware/cpu", "--config=none.yaml"])

@@ -8,7 +8,8 @@ from lightning.pytorch import Trainer
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
 from txl_lightning.data.stream import Stream
 from txl_lightning.data.tokens import Text, VarlenLengths
-from txl_lightning.training.options import let_passes_decide
+from txl_lightning.files import dump_yaml
+from txl_lightning.training.settings import read_given
 
 
 def run_fit(accepted, folder, *options):
@@ -150,7 +151,9 @@ def test_a_trainer_in_python_that_goes_by_epochs_is_refused(train, options, mess
     ],
 )
 def test_what_is_given_later_decides_between_steps_and_passes(configs, words, expected):
-    assert ("--trainer.max_steps=-1" in let_passes_decide(words, configs)) is expected
+    options = [word for config in configs for word in ("--config", dump_yaml(config))]
+    given = read_given([*options, *words])
+    assert (given.get("trainer.max_steps") == -1) is expected
 
 
 def test_passes_of_segments_of_varying_length_are_counted_exactly():

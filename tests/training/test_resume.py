@@ -20,11 +20,19 @@ from txl_lightning.runs import folder
 from txl_lightning.runs.folder import lock_folder
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_log
+from txl_lightning.training import start
 from txl_lightning.training.options import CheckpointConfig
-from txl_lightning.training.start import check_same_model, find_start
+from txl_lightning.training.settings import read_given
+from txl_lightning.training.start import check_same_model
 
 AUTO = "--resume=auto"
 WRONG_ROWS = ("a,1", "1,b", "1.5,2", ",3", "1,2,3")
+
+
+def find_start(resume, ckpt_path, root, *words):
+    given = [f"--resume={resume}", f"--trainer.default_root_dir={root}", *words]
+    given += [f"--ckpt_path={ckpt_path}"] if ckpt_path else []
+    return start.find_start(resume, read_given(given))
 
 
 @pytest.fixture
@@ -118,13 +126,13 @@ def test_a_run_without_checkpoints_is_not_replaced_by_an_older_one(root, last, c
     assert said == f"resume: {run} {new} ({older})"
     with pytest.raises(CheckpointError, match=rf"must: there is no whole checkpoint of {run}"):
         find_start("must", None, root)
-    assert find_start("must", None, root, words=[f"--config={last.parents[1]}/config.yaml"])
+    assert find_start("must", None, root, f"--config={last.parents[1]}/config.yaml")
     # Nor is another one than the run whose config is given.
     (root / "version_2").mkdir()
     if kind != "empty":
         named = [f"--config={run}/config.yaml"]
         with pytest.raises(CheckpointError, match=rf"must: there is no whole checkpoint of {run}"):
-            find_start("must", None, root, words=named)
+            find_start("must", None, root, *named)
 
 
 def test_settings_that_do_not_fit_are_refused():

@@ -109,6 +109,11 @@ class LoadedCheckpoint:
             raise DataError(f"data ({config.name}): {changed}; {GIVE_TEXT}")
         return config.name, store
 
+    @cached_property
+    def data_settings(self) -> dict[str, Any]:
+        """The settings of data in the config.yaml of its run; none without a run."""
+        return load_data_settings(self.path)
+
     @property
     def config(self) -> NetworkConfig:
         try:

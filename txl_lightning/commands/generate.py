@@ -45,7 +45,7 @@ class TextOptions(generation.Sampling):
     """Text, or list of texts, before which the continuation ends."""
     num_samples: int = 1
     """Continuations of each prompt; several are printed when all are complete."""
-    out_ids: Path | None = None
+    out_ids: str | None = None
     """File (.npy) for the new ids before a stop: of one sample, or a row for each, filled up with
     -1."""
     mem_len: int | None = None
@@ -201,7 +201,7 @@ def save_ids(
 def print_steps(
     printer: Printer,
     steps: Iterator[DecodingState],
-    out_ids: Path | None = None,
+    out_ids: str | None = None,
 ) -> None:
     """Print each step and save the new ids, also after a signal."""
     stopped = None
@@ -217,6 +217,8 @@ def print_steps(
         stopped = signal
     printer.finish()
     if out_ids:
-        save_ids(out_ids, printer.state.tokens_BL[:, n_before:].cpu().numpy(), printer.streams)
+        save_ids(
+            Path(out_ids), printer.state.tokens_BL[:, n_before:].cpu().numpy(), printer.streams
+        )
     if stopped:
         raise stopped

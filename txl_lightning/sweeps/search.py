@@ -28,7 +28,7 @@ from optuna.storages import BaseStorage, JournalStorage, journal
 from optuna.trial import TrialState
 
 from ..errors import flatten_settings, invalid, prefix_errors, require
-from ..files import load_yaml
+from ..files import YamlLoader
 
 NAME = "sweep"  # of the study in a journal
 N_RANDOM = 5  # trials before the first one of the estimator
@@ -51,11 +51,17 @@ INVALID = (ArithmeticError, AssertionError, AttributeError, LookupError, Recursi
 INVALID += (TypeError, ValueError)
 
 
+class SweepLoader(YamlLoader):
+    """Loads a sweep file as W&B does, by YAML 1.1, in which 1e-4 is a text."""
+
+    yaml_implicit_resolvers = yaml.SafeLoader.yaml_implicit_resolvers
+
+
 def load_sweep_file(path: str) -> dict[str, Any]:
     """Load and check a sweep file; errors name the file and the key."""
     text = Path(path).read_bytes()
     try:
-        config = load_yaml(text)
+        config = yaml.load(text, SweepLoader)
         check_config(config)
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error

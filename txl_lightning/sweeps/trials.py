@@ -17,10 +17,10 @@ from optuna import Trial, TrialPruned
 from optuna.trial import FrozenTrial, TrialState
 
 from .. import __version__
+from ..command_line import format_value
 from ..errors import flatten_settings, invalid
 from ..imports import ALLOWED
 from ..machine import commit, cpu_name
-from ..option_values import format_value
 from ..runs.folder import list_versions, lock_folder
 from ..runs.metrics_table import collect_by_key, read_metrics
 from ..signals import EXIT, SAVE, PendingSignals, handle_signals

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .. import errors
 from ..checkpoints import LoadedCheckpoint
-from ..files import dump_yaml
+from ..files import dump_yaml, load_yaml
 from ..imports import ALLOWED
 from ..model.config import CLASS, make_config
 from ..runs.logger import RunLogger
@@ -34,35 +34,35 @@ from .callbacks.wandb import WandbRun, replace_wandb_loggers
 from .callbacks.weight_averaging import WeightAverage
 from .loops import replace_signal_handlers
 from .options import (
-    RUNS,
+    asks_for_help,
     check_settings,
-    find_net_class,
-    let_passes_decide,
+    find_resume,
     list_defaults,
-    load_configs,
     make_parser,
-    parse,
     require_gpu,
+    require_text,
+    set_folder,
 )
-from .own_text import adopt_recipe
+from .own_text import describe_recipe, find_recipe
 from .ranks import check_launcher, require_srun
 from .run_state import read_state
+from .settings import Layer, Resolved, explain_refusal, list_origins, parse, read_given
 from .start import (
     check_job,
     check_remaining_steps,
     check_same_model,
     explain_no_step,
-    find_defaults,
+    find_settings,
     find_start,
     load_weights,
     names_new_text,
-    require_inputs,
-    set_folder,
 )
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
 IMPORTABLE = ["txl_lightning", *(f"lightning.pytorch.{part}" for part in LIGHTNING_PARTS)]
 """Packages that a class_path of a config may name; nothing else is imported."""
+SHOWN = ("--print_config", "--explain")
+"""Options that print the settings of a run in place of running it."""
 RUN_OPTIONS = {
     # Lightning's table says "DataLoader 0"; ours is printed at the end.
     "validate": {"verbose": False},
@@ -120,79 +120,88 @@ class TxlCLI(LightningCLI):
 
     def __init__(self, command: str, words: list[str]) -> None:
         self.command = command
-        self.words = [word for word in words if word != "--print_config"]
-        self.is_printed = self.words != words
-        super().__init__(
-            run=False, save_config_callback=SaveRun, load_from_checkpoint_support=False
-        )
+        self.asked = {word for word in words if word in SHOWN}
+        words = [word for word in words if word not in SHOWN]
+        self.given = read_given(words)
+        self.net_class = self.given.net_class
+        self.resume = find_resume(command, self.given)
+        below = [] if any(map(asks_for_help, words)) else self.find_layers()
+        self.resolved = Resolved(self.given, below)
+        how = {"save_config_callback": SaveRun, "load_from_checkpoint_support": False}
+        super().__init__(args=self.resolved.arguments, run=False, **how)
+
+    def find_layers(self) -> list[Layer]:
+        """Return the settings of the recipe and of the checkpoint, below what is given."""
+        self.recipe = find_recipe(self.given) if self.command == "fit" else None
+        self.is_new_text = False
+        layers = [self.recipe] if self.recipe else []
+        self.checkpoint = found = self.find_checkpoint()
+        if found is None or not found.data_settings:
+            require_text(self.given)
+        return [*layers, self.adopt_checkpoint(found)] if found else layers
+
+    def find_checkpoint(self) -> LoadedCheckpoint | None:
+        """Load the checkpoint to start from, which a measurement needs; None for a new run."""
+        if self.resume != "never" or self.given.get_text("ckpt_path") is not None:
+            return find_start(self.resume, self.given)
+        if self.command != "fit":
+            raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
+        return None
+
+    def adopt_checkpoint(self, found: LoadedCheckpoint) -> Layer:
+        """Return the settings of the checkpoint; its network must be of the class that is given."""
+        saved = found.settings["net"].get(CLASS)
+        expected = f"{saved}, as in the checkpoint"
+        is_same = self.net_class in (None, saved)
+        errors.require(is_same, f"model.net.{CLASS}", self.net_class, expected)
+        self.net_class = saved
+        # Another text, on which weights are tuned.
+        is_new_run = self.command == "fit" and self.resume == "never"
+        self.is_new_text = is_new_run and names_new_text(self.given, found)
+        return find_settings(found, not self.is_new_text, self.given)
 
     def setup_parser(self, *_: Any) -> None:
-        self.words, net_class = find_net_class(self.words)
-        self.words = let_passes_decide(self.words, load_configs(self.words))
-        self.parser = make_parser(self.command, self.words, net_class)
-        # Read them before the settings of a recipe or of a checkpoint replace them.
+        self.parser = make_parser(self.command, self.given.words, self.net_class)
         self.defaults = list_defaults(self.parser)
 
     def parse_arguments(self, *_: Any) -> None:
-        """Parse, and again with what follows from the first time as defaults."""
-        self.config = parse(self.parser, self.words)
-        if self.command == "fit":
-            self.config = adopt_recipe(self.parser, self.words, self.config)
-        self.find_checkpoint(self.config)
-        if self.checkpoint is not None:
-            self.adopt_settings(self.checkpoint)
-        if self.is_printed:
-            # Only now is everything decided that jsonargparse's own option does not know.
-            check_settings(self.parser, self.config)
-            print(self.parser.dump(self.config, skip_unset=False), end="")
-            raise SystemExit(0)
-        if self.checkpoint is not None:
-            self.check_checkpoint(continues=self.command == "fit" and not self.is_new_text)
-
-    def find_checkpoint(self, settings: Namespace) -> None:
-        """Load the checkpoint to start from, if any."""
-        resume = settings.resume if self.command == "fit" else "never"
-        mirror = settings.checkpoint.mirror
-        root = Path(settings.trainer.default_root_dir or RUNS)
-        self.checkpoint = found = find_start(resume, settings.ckpt_path, root, mirror, self.words)
-        require_inputs(self.command, self.words, found)
+        """Parse once: one config with all layers, and the words."""
+        self.config = parse(self.parser, self.resolved)
+        found = self.checkpoint
         self.ckpt_path = found and found.path
         self.first_step = found.saved.get("global_step", 0) if found else 0
-        # The run that goes on, in its folder; or else another text, on which weights are tuned.
-        self.resumed = found if resume != "never" else None
-        is_new_run = self.command == "fit" and found is not None and resume == "never"
-        self.is_new_text = is_new_run and names_new_text(settings.data, found.path)
-
-    def adopt_settings(self, checkpoint: LoadedCheckpoint) -> None:
-        """Parse with the checkpoint's settings, in a parser of the options of its network."""
-        saved = checkpoint.settings["net"].get(CLASS)
-        given = self.config.model.net.get(CLASS)
-        if saved != given:
-            expected = f"{saved}, as in the checkpoint"
-            errors.require(given is None, f"model.net.{CLASS}", given, expected)
-            self.parser = make_parser(self.command, self.words, saved)
-        about = not self.is_new_text, self.config.data, self.words, self.parser.names
-        try:
-            self.parser.set_defaults(find_defaults(checkpoint, *about))
-        except KeyError as error:
-            reason = f"it has a setting that this release does not know ({error})"
-            raise errors.CheckpointError(f"ckpt_path: {checkpoint.path}: {reason}") from error
-        self.config = parse(self.parser, self.words)
+        self.resumed = found if self.resume != "never" else None  # it goes on in its folder
         self.is_new_text = self.is_new_text and not self.config.data.allow_mismatch
+        if self.asked:
+            self.print_settings()
+            raise SystemExit(0)
+        if found is not None:
+            self.check_checkpoint(continues=self.command == "fit" and not self.is_new_text)
+
+    def print_settings(self) -> None:
+        """Print what will run, as a config, or as the origin of each setting that is no default."""
+        check_settings(self.parser, self.config)
+        text = self.parser.dump(self.config, skip_unset=False)
+        if "--print_config" in self.asked:
+            print(text, end="")
+            return
+        print(align_columns([*list_origins(load_yaml(text), self.defaults, self.resolved)]))
 
     def check_checkpoint(self, continues: bool) -> None:
         """Refuse settings that conflict with the checkpoint, and a run that is complete."""
         if continues:
-            resume = self.config.resume if self.resumed else "never"
             if self.resumed:
-                check_job(self.resumed.run_folder, self.parser, self.config, self.words)
+                check_job(self.resumed.run_folder, self.parser, self.config, self.given)
             steps = self.config.trainer.max_steps
-            check_remaining_steps(steps, self.checkpoint.saved, resume)
+            check_remaining_steps(steps, self.checkpoint.saved, self.resume)
         check_same_model(self.config.model, self.checkpoint.settings, training=continues)
 
     def before_instantiate_classes(self) -> None:
         check_settings(self.parser, self.config)
-        set_folder(self.command, self.config, self.checkpoint)
+        if self.recipe:
+            print_once(describe_recipe(self.recipe, self.config))
+        results = self.checkpoint and self.checkpoint.run_folder
+        set_folder(self.command, self.config.trainer, results)
 
     def instantiate_classes(self) -> None:
         # The Trainer first: Lightning may refuse it, and encoding a text may take long. Only the
@@ -202,7 +211,7 @@ class TxlCLI(LightningCLI):
         try:
             self.config_init = self.parser.instantiate(parts, instantiate_groups=False)
         except ValueError as error:
-            raise ValueError(self.parser.explain_error(str(error))) from error
+            raise explain_refusal(self.parser, self.resolved, str(error)) from error
         self.trainer = self.instantiate_trainer()
         parts = self.config.clone()
         del parts["trainer"]

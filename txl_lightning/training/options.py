@@ -1,21 +1,18 @@
 """Options of fit, validate, test and predict: their parser and help, and the checks of values."""
 
-import os
-from argparse import ArgumentError
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import ActionConfigFile, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..command_line import COMMANDS, ConfigOption, Parser, take_option
+from ..command_line import COMMANDS, PROGRAM, Parser, is_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..errors import (
     convert_fields,
@@ -24,18 +21,18 @@ from ..errors import (
     require,
     require_at_least,
 )
-from ..files import find_config, load_yaml
-from ..imports import names_class
+from ..files import check_folder_writable
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
 from ..model.config import CLASS, find_config_class
 from .loops import check_least_steps, refuse_callbacks_by_epoch
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end
+from .settings import Given
 
 Resume = Literal["auto", "must", "never"]
-LIMITS = ("max_steps", "max_epochs")
 RUNS = "runs"
+TEXTS = ("corpus", "path", "ids", "store")  # settings that name the text
 RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
 """Arguments of Trainer.fit and the like that are not options."""
 TRAINER_DEFAULTS = {
@@ -77,13 +74,15 @@ GROUPS = {
 WITHOUT_EFFECT = ("weights_only", "verbose", "return_predictions")
 """Options of Lightning whose values are fixed."""
 DESCRIPTION = """Every setting is also a key of a YAML file: --config FILE, once or several times.
-The last value of a setting counts."""
+The last value of a setting counts; options come after all files."""
 HELP_TEXTS = {
     "help": "Print these options; --help full prints all.",
     "trainer.help": "Print all of the Trainer's options.",
     "config": "YAML file with settings, or the name of an included config.",
     "print_config": "Print all settings of the run, also those of a recipe or a checkpoint, as a "
     "config, and exit.",
+    "explain": "Print each setting of the run that is no default, with where it comes from, and "
+    "exit.",
     "seed_everything": "Seed of all random numbers: equal ones give equal runs; true: a random "
     "one; false: none.",
     "data.path": "Your own text: a file, a folder or archive of documents, JSON lines, or three of "
@@ -179,7 +178,9 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
         is_hidden=choose_hidden(command, words, net_class) if asks_for_help else lambda _: False,
         dump_header=[f"lightning.pytorch=={lightning.pytorch.__version__}"],
     )
-    parser.add_argument("-c", "--config", action=ConfigOption)
+    parser.add_argument("-c", "--config", action=ActionConfigFile)
+    # Like --print_config no setting: TxlCLI takes it from the words.
+    parser.add_argument("--explain", action="help")
     parser.add_argument("--seed_everything", type=bool | int, default=1)
     parser.add_argument("--resume", type=Resume, default="never")
     with prefix_errors("model.net"):
@@ -205,50 +206,15 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
     return parser
 
 
-def find_net_class(words: list[str]) -> tuple[list[str], str | None]:
-    """Return the class of the network's settings that options or else configs name, if any; and
-    words with --model.net.class_path in place of --model.net."""
-    name = None
-    given, others = take_option(words, "--model.net")
-    for config in load_configs(words):
-        with suppress(LookupError, TypeError):
-            net = config["model"]["net"]
-            name = net if names_class(net) else net[CLASS]
-    # Any other value is a file, or YAML, with the whole group.
-    if given and names_class(given[-1]):
-        words = [*others, f"--model.net.{CLASS}={given[-1]}"]
-    return words, [name, *take_option(words, f"--model.net.{CLASS}")[0]][-1]
-
-
-def let_passes_decide(words: list[str], configs: Iterable[dict[str, Any]]) -> list[str]:
-    """Return words in which max_epochs, if given later than max_steps, replaces it: in a config
-    after another one, or after all configs. -1 asks for no passes."""
-    places = [config["trainer"] for config in configs if isinstance(config.get("trainer"), dict)]
-    options = {name: take_option(words, f"--trainer.{name}")[0] for name in LIMITS}
-    places.append({name: options[name][-1] for name in LIMITS if options[name]})
-    for given in reversed(places):
-        if "max_steps" in given:
-            return words
-        if "max_epochs" in given:
-            has_passes = str(given["max_epochs"]) != "-1"
-            return [*words, "--trainer.max_steps=-1"] if has_passes else words
-    return words
-
-
 def list_defaults(parser: Parser) -> dict[str, Any]:
     dump = parser.dump(parser.get_defaults(), skip_unset=False, skip_validation=True)
     return flatten_settings(yaml.safe_load(dump))
 
 
-def load_configs(words: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the settings of each config that words give, as a file or as YAML."""
-    for value in take_option(words, "-c", "--config")[0]:
-        path = find_config(value)
-        # `parse` says what is wrong with a config.
-        with suppress(OSError, ValueError, yaml.YAMLError):
-            config = load_yaml(Path(path).read_text() if os.path.lexists(path) else value)
-            if isinstance(config, dict):
-                yield config
+def asks_for_help(word: str) -> bool:
+    """Return True for --help, --trainer.help and the help of a class."""
+    name = word.partition("=")[0]
+    return word == "-h" or (is_option(word) and name.endswith(("--help", ".help")))
 
 
 def choose_hidden(command: str, words: Sequence[str], own: str | None) -> Callable[[str], bool]:
@@ -267,18 +233,30 @@ def choose_hidden(command: str, words: Sequence[str], own: str | None) -> Callab
     return is_hidden
 
 
-def parse(parser: Parser, words: list[str]) -> Namespace:
-    """Return the settings of a command line; a mistake is a ValueError of one line."""
-    try:
-        # Without the paths of files with a section, which are no settings.
-        settings = parser.parse_args(words).clone(with_meta=False)
-    except ArgumentError as error:
-        raise ValueError(parser.explain_error(str(error))) from error
-    for key in parser.groups:
-        # jsonargparse also accepts null and numbers.
-        is_group = isinstance(settings[key], Namespace)
-        require(is_group, key, settings[key], "settings by name")
-    return settings
+def find_resume(command: str, given: Given) -> Resume:
+    """Return whether a run goes on; the parser refuses what is none of the three."""
+    resume = given.get("resume")
+    return resume if command == "fit" and resume in ("auto", "must") else "never"
+
+
+def names_text(given: Given) -> bool:
+    return given.names(*(f"data.{name}" for name in TEXTS))
+
+
+def require_text(given: Given) -> None:
+    """Refuse options and configs that name no text."""
+    if not names_text(given):
+        expected = "--data.path my.txt, --data.corpus NAME or --config quickstart"
+        raise ValueError(f"data.path: missing; expected {expected} (first: {PROGRAM} quickstart)")
+
+
+def set_folder(command: str, trainer: Namespace, results: Path | None) -> None:
+    """Set the folder of runs, or of a checkpoint's results, and check that it is writable."""
+    if not trainer.default_root_dir:
+        trainer.default_root_dir = RUNS if command == "fit" else str(results)
+    if command in ("fit", "predict"):
+        advice = "; checkpoint.mirror copies runs to one"
+        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
 
 
 def check_settings(parser: Parser, settings: Namespace) -> None:

@@ -6,25 +6,26 @@ override each part; a config that sets a network or an optimizer has a recipe of
 """
 
 import math
-import os
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 from jsonargparse import Namespace
 
-from ..command_line import Parser
+from ..command_line import TEXTS
 from ..data.archives import UNPACKED
 from ..data.datamodule import CorpusConfig
 from ..data.store import SPLITS, open_store
 from ..data.text_files import NOT_UTF8, find_binary, list_files
-from ..errors import flatten_settings, prefix_errors, require_at_least
+from ..errors import flatten_settings, prefix_errors
 from ..files import configs_folder, has_ending, load_yaml
 from ..model import has_bfloat16_units
-from .callbacks.save_run import print_once
-from .options import TRAINER_DEFAULTS, load_configs, parse
+from .options import TRAINER_DEFAULTS
+from .settings import Given, Layer, nest
 
 MINUTES = 5.0  # of training; measured with 2, 5 and 30
 WIDE_MINUTES = 15  # from which the network is WIDE
@@ -64,41 +65,58 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 
 
-def adopt_recipe(parser: Parser, words: list[str], settings: Namespace) -> Namespace:
-    """Return the settings of fit with a recipe's as defaults, and print what was chosen."""
-    data = settings.data
-    with prefix_errors("data"):
-        require_at_least(data, batch_size=1, tgt_len=1)
-    measure = next((MEASURES[name] for name in MEASURES if data[name] is not None), None)
-    if measure is None or not needs_recipe(words, settings):
-        return settings
-    extent = measure(data)
+def find_recipe(given: Given) -> Layer | None:
+    """Return the recipe of a text of one's own, by its length; an empty one for a text that is too
+    short, and None if a network is given."""
+    if not needs_recipe(given):
+        return None
+    data = read_data(given)
+    measure = next((MEASURES[name] for name in MEASURES if getattr(data, name)), None)
+    extent = measure(data) if measure else Extent(0, 0)
+    if extent.n_byte == 0:
+        # A corpus; or a text that cannot be read, and preparing it says why.
+        return None
     if extent.n_byte < SMALLEST:
-        return settings
-    is_planned = all(settings.trainer[name] == default for name, default in STEPS.items())
-    is_planned &= not any(word.startswith("--trainer.max_steps") for word in words)
+        length = f"{extent.n_byte:,} bytes, less than {SMALLEST:,}"
+        return Layer(f"no recipe for a text of {length}: the defaults are used", {})
+    steps = {name: given.get(f"trainer.{name}", default) for name, default in STEPS.items()}
+    is_planned = steps == STEPS and not given.names("trainer.max_steps")
     size = next(each for each in SIZES if extent.n_byte <= each.largest)
-    minutes = (settings.plan.minutes or MINUTES) if is_planned else 0
+    minutes = (given.get_number("plan.minutes") or MINUTES) if is_planned else 0
     recipe = choose_recipe(size, minutes)
     if data.path is not None and data.vocab is None:
         # How many there are depends on the text alone, so that prepare makes the same.
         recipe["data.vocab"] = SUBWORDS[0]
     recipe |= plan_training(size, extent, data) if is_planned else {}
-    if is_bfloat16_faster(settings.trainer.accelerator):
+    if is_bfloat16_faster(given.get_text("trainer.accelerator", "auto")):
         recipe["trainer.precision"] = "bf16-mixed"
-    parser.set_defaults(recipe)
-    settings = parse(parser, words)
-    print_once(describe_recipe(extent.n_byte, settings))
-    return settings
+    return Layer(f"recipe for a text of {extent.n_byte / 1e6:.1f} MB", nest(recipe))
 
 
-def needs_recipe(words: list[str], settings: Namespace) -> bool:
+def needs_recipe(given: Given) -> bool:
     """Return True if no config, class or checkpoint gives a network or an optimizer."""
-    if settings.ckpt_path not in (None, "last") or "class_path" in settings.model.net:
-        return False
-    models = [config.get("model") or {} for config in load_configs(words)]
-    parts = {"net", "optim", "class_path"}
-    return not any(isinstance(model, str) or parts & model.keys() for model in models)
+    models = [layer.tree.get("model", {}) for layer in given.configs]
+    has_model = any({"net", "optim", "class_path"} & model.keys() for model in models)
+    is_new = given.get_text("ckpt_path") in (None, "last")
+    return is_new and not has_model and given.net_class is None
+
+
+def read_data(given: Given) -> CorpusConfig:
+    """Return the settings of the text as they are given; the parser refuses what is no setting."""
+    values = {key: read_value(key, value) for key, value in given.values.items()}
+    settings = nest(values).get("data", {})
+    names = {field.name for field in fields(CorpusConfig)}
+    with prefix_errors("data"):
+        return CorpusConfig(**{name: settings[name] for name in names & settings.keys()})
+
+
+def read_value(key: str, value: Any) -> Any:
+    """Return a value as the parser will read it: a word that is no text is YAML."""
+    if not isinstance(value, str) or key.rpartition(".")[2] in TEXTS:
+        return value
+    with suppress(yaml.YAMLError, ValueError):
+        return load_yaml(value)
+    return value
 
 
 def choose_recipe(size: Size, minutes: float) -> dict[str, Any]:
@@ -109,7 +127,7 @@ def choose_recipe(size: Size, minutes: float) -> dict[str, Any]:
     return recipe
 
 
-def plan_training(size: Size, extent: Extent, data: Namespace) -> dict[str, Any]:
+def plan_training(size: Size, extent: Extent, data: CorpusConfig) -> dict[str, Any]:
     """Return settings that limit the minutes, the passes and the validations.
 
     Training itself counts the passes. Until the text is encoded, their segments are an estimate.
@@ -139,7 +157,7 @@ def is_bfloat16_faster(accelerator: str) -> bool:
     return has_bfloat16_units(torch.device("cpu"))
 
 
-def measure_files(data: Namespace) -> Extent:
+def measure_files(data: CorpusConfig) -> Extent:
     """Return the extent of a text by the files that are read."""
     paths = [data.path] if isinstance(data.path, str) else data.path
     sizes = [count_bytes(Path(path).expanduser(), data) for path in paths]
@@ -148,14 +166,14 @@ def measure_files(data: Namespace) -> Extent:
     return Extent(n_byte, sizes[0] / max(n_byte, 1) if is_split else data.split[0])
 
 
-def count_bytes(path: Path, data: Namespace) -> int:
+def count_bytes(path: Path, data: CorpusConfig) -> int:
     """Return the size of the files of a path that are read, packed ones as they are."""
     read = (None, NOT_UTF8) if data.vocab == "bytes" else (None,)
     # Preparing the text names a file that cannot be read.
     with suppress(OSError):
         files = [path] if path.is_file() else []
         if path.is_dir():
-            listed = list_files(path, find_data_folder(data)).values()
+            listed = list_files(path, data.data_folder).values()
             files = [file for file in listed if file.is_file()]
             is_packed = partial(has_ending, endings=UNPACKED)
             files = [file for file in files if is_packed(file) or find_binary(file) in read]
@@ -163,16 +181,16 @@ def count_bytes(path: Path, data: Namespace) -> int:
     return 0
 
 
-def measure_ids(data: Namespace) -> Extent:
+def measure_ids(data: CorpusConfig) -> Extent:
     """Return the extent of ids; how many bytes a token stands for is not known."""
     with prefix_errors("data"):
-        splits = CorpusConfig(**data.as_dict()).source.find_recipe().splits
+        splits = data.source.find_recipe().splits
     counts = {name: sum(part.high - part.low for part in splits[name]) for name in SPLITS}
     return measure_tokens(counts, 0)
 
 
-def measure_store(data: Namespace) -> Extent:
-    manifest = open_store(data.store, find_data_folder(data)).manifest
+def measure_store(data: CorpusConfig) -> Extent:
+    manifest = open_store(data.store, data.data_folder).manifest
     return measure_tokens(manifest["tokens"], sum(manifest["bytes"].values()))
 
 
@@ -182,15 +200,14 @@ def measure_tokens(tokens: dict[str, int], n_byte: int) -> Extent:
     return Extent(n_byte or TOKEN_BYTES * total, tokens["train"] / max(total, 1), tokens["train"])
 
 
-def find_data_folder(data: Namespace) -> Path:
-    return Path(data.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
-
-
 MEASURES = {"path": measure_files, "ids": measure_ids, "store": measure_store}
 """Settings that name a text with a recipe, and how long that text is."""
 
 
-def describe_recipe(n_byte: int, settings: Namespace) -> str:
+def describe_recipe(recipe: Layer, settings: Namespace) -> str:
+    """Return the line about what a run with a recipe is; some of it may be given otherwise."""
+    if not recipe.tree:
+        return recipe.origin
     data = settings.data
     net = settings.model.net
     minutes = settings.plan.minutes
@@ -208,4 +225,4 @@ def describe_recipe(n_byte: int, settings: Namespace) -> str:
     chosen = f"{vocab}; {sizes}; {settings.model.optim.name}; {precision}"
     if data.restart_len:
         chosen += f"; memories restart once in every {data.restart_len} tokens"
-    return f"recipe for a text of {n_byte / 1e6:.1f} MB: {chosen}; {duration}"
+    return f"{recipe.origin}: {chosen}; {duration}"

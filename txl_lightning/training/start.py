@@ -1,6 +1,5 @@
 """The checkpoint that a command starts from: find it, its settings, what conflicts, its weights."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,13 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
-from ..checkpoints.loading import check_weights, find_latest, load_data_settings
+from ..checkpoints.loading import check_weights, find_latest
 from ..checkpoints.mirror import fetch_newer
-from ..command_line import PROGRAM, take_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.sources import DataConfig
 from ..data.tasks import TASKS
 from ..data.vocab.kinds import BUILT_IN
-from ..errors import CheckpointError, DataError, flatten_settings, invalid, require
-from ..files import check_folder_writable, find_config, load_yaml
+from ..errors import CheckpointError, DataError, invalid, require
 from ..model.config import CLASS, LEARNED
 from ..runs.folder import (
     CHECKPOINTS,
@@ -35,8 +32,9 @@ from .callbacks.checkpointing import has_stopped
 from .callbacks.save_run import MAX_CHANGES, dump_settings, list_changes, print_once
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
-from .options import RUNS, Resume, load_configs
+from .options import RUNS, TEXTS, Resume, names_text
 from .run_state import read_state
+from .settings import Given, Layer
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -44,22 +42,18 @@ NO_EFFECT_ON_WEIGHTS = {
 }
 """Settings of the network that may differ from the checkpoint's."""
 EQUAL_STATE = {"adamw": "adam"}  # optimizers that can load the state of another one
-TEXTS = ("corpus", "path", "ids", "store")  # settings that name the text
 DEFAULT_TEXTS = [getattr(DataConfig, name) for name in TEXTS]
 
 
-def find_start(
-    resume: Resume,
-    ckpt_path: str | None,
-    root: Path,
-    mirror: str | None = None,
-    words: Sequence[str] = (),
-) -> LoadedCheckpoint | None:
+def find_start(resume: Resume, given: Given) -> LoadedCheckpoint | None:
     """Load the checkpoint to start from; return None for a new run.
 
     ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root,
     fetched from the mirror if that has a newer one. A config.yaml in a run's folder there names it.
     """
+    ckpt_path = given.get_text("ckpt_path")
+    root = Path(given.get_text("trainer.default_root_dir") or RUNS).expanduser()
+    mirror = given.get_text("checkpoint.mirror")
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
         require(resume == "never", "resume", resume, expected)
@@ -67,11 +61,11 @@ def find_start(
     if resume == "never" and ckpt_path is None:
         return None
     if not mirror:
-        refuse_moved_run(words, root)
+        refuse_moved_run(given, root)
     if rank_zero_only.rank == 0:
         remove_partial_files(root)
     fetched = fetch_newer(mirror, root) if mirror else []
-    named = [each for each in list_given_runs(words) if each.parent.resolve() == root.resolve()]
+    named = [each for each in list_given_runs(given) if each.parent.resolve() == root.resolve()]
     run = named[-1] if named else choose_run(root)
     checkpoint, problems = find_latest(run) if run else (None, [])
     for problem in [*fetched, *problems]:
@@ -95,12 +89,12 @@ def explain_new_run(root: Path, run: Path | None) -> str:
     return f"{run} has no checkpoint to continue; {new}{hint}"
 
 
-def check_job(run: Path, parser: ArgumentParser, settings: Namespace, words: Sequence[str]) -> None:
+def check_job(run: Path, parser: ArgumentParser, settings: Namespace, given: Given) -> None:
     """Refuse, in a SLURM job, to change the settings of a run that is not its own, unless the
     config of that run is given."""
     job = name_job()
     other = read_job(run)
-    if job in (None, other) or run.resolve() in map(Path.resolve, list_given_runs(words)):
+    if job in (None, other) or run.resolve() in map(Path.resolve, list_given_runs(given)):
         return
     settings = settings.clone()
     settings.trainer.default_root_dir = str(run.parent)
@@ -112,40 +106,34 @@ def check_job(run: Path, parser: ArgumentParser, settings: Namespace, words: Seq
         raise CheckpointError(f"resume: {asked}; expected {expected}")
 
 
-def find_defaults(
-    checkpoint: LoadedCheckpoint,
-    gets_text: bool,
-    data: Namespace,
-    words: list[str],
-    options: Collection[str],
-) -> dict[str, Any]:
-    """Return the checkpoint's settings, which those that are given override; if it gets its run's
-    text, also those of that text, unless another one is given."""
-    defaults = flatten_settings(checkpoint.settings, "model.", options)
+def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -> Layer:
+    """Return the checkpoint's settings; if it gets its run's text, also those of that text, unless
+    another one is given."""
+    net = dict(checkpoint.settings["net"])
     # n_token comes from the text; that kernel was the fastest on the machine that trained it.
-    for key in ("n_token",) if CLASS in checkpoint.settings["net"] else ("n_token", "kernel"):
-        defaults.pop(f"model.net.{key}", None)
+    for name in ("n_token",) if CLASS in net else ("n_token", "kernel"):
+        net.pop(name, None)
+    data = {}
     vocab = checkpoint.run_folder / VOCAB
-    if vocab.is_file() and not has_own_vocabulary(data):
-        defaults["data.vocab"] = str(vocab)
-    if not gets_text:
-        return defaults
-    settings = load_data_settings(checkpoint.path)
-    names = settings.keys() & {field.name for field in fields(CorpusConfig)}
-    given = list_texts(data)
-    is_given = given != DEFAULT_TEXTS or any(word.startswith("--data.corpus") for word in words)
-    if is_given and given != list_texts(settings):
-        # Of another text, "bpe" would make another vocabulary.
-        names -= {*TEXTS, "vocab"}
-    if vocab.is_file() and is_missing_file(settings.get("vocab")):
-        names -= {"vocab"}
-    return defaults | flatten_settings({name: settings[name] for name in names}, "data.", options)
+    if vocab.is_file() and not has_own_vocabulary(given):
+        data["vocab"] = str(vocab)
+    if gets_text:
+        settings = checkpoint.data_settings
+        names = settings.keys() & {field.name for field in fields(CorpusConfig)}
+        if names_text(given) and list_texts(given) != list_texts(settings):
+            # Of another text, "bpe" would make another vocabulary.
+            names -= {*TEXTS, "vocab"}
+        if vocab.is_file() and is_missing_file(settings.get("vocab")):
+            names -= {"vocab"}
+        data |= {name: settings[name] for name in names}
+    tree = {"model": {**checkpoint.settings, "net": net}, "data": data}
+    return Layer(str(checkpoint.path), tree, is_saved=True)
 
 
-def has_own_vocabulary(data: Namespace) -> bool:
+def has_own_vocabulary(given: Given) -> bool:
     """Return True for a store and for a task, which take no other vocabulary."""
-    is_corpus = data.path is None and data.ids is None
-    return data.store is not None or (is_corpus and data.corpus in TASKS)
+    is_corpus = not given.names("data.path", "data.ids")
+    return given.names("data.store") or (is_corpus and given.get_text("data.corpus") in TASKS)
 
 
 def is_missing_file(vocab: str | None) -> bool:
@@ -153,30 +141,19 @@ def is_missing_file(vocab: str | None) -> bool:
     return bool(vocab) and vocab not in BUILT_IN and not Path(vocab).expanduser().is_file()
 
 
-def require_inputs(command: str, words: list[str], checkpoint: LoadedCheckpoint | None) -> None:
-    """Refuse a measurement without a checkpoint, and options and configs that name no text, unless
-    the checkpoint's run has one."""
-    if checkpoint is None and command != "fit":
-        raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
-    if checkpoint is not None and load_data_settings(checkpoint.path):
-        return
-    given = {word.lstrip("-").partition("=")[0] for word in words}
-    for config in load_configs(words):
-        given |= {key for key, value in flatten_settings(config).items() if value is not None}
-    if given.isdisjoint({"data", *(f"data.{name}" for name in TEXTS)}):
-        expected = "--data.path my.txt, --data.corpus NAME or --config quickstart"
-        raise ValueError(f"data.path: missing; expected {expected} (first: {PROGRAM} quickstart)")
-
-
-def names_new_text(data: Namespace, path: Path) -> bool:
+def names_new_text(given: Given, checkpoint: LoadedCheckpoint) -> bool:
     """Return True if the settings name a text, and another one than the checkpoint's run."""
-    saved = load_data_settings(path)
-    return bool(saved) and list_texts(data) not in (DEFAULT_TEXTS, list_texts(saved))
+    saved = checkpoint.data_settings
+    return bool(saved) and list_texts(given) not in (DEFAULT_TEXTS, list_texts(saved))
 
 
-def list_texts(data: Namespace | dict[str, Any]) -> list[Any]:
+def list_texts(data: Given | dict[str, Any]) -> list[Any]:
     """Return the settings that name the text, with paths as absolute ones."""
-    corpus, *paths = (data.get(name) for name in TEXTS)
+    above = "data." if isinstance(data, Given) else ""
+    keys = [f"{above}{name}" for name in TEXTS]
+    corpus, *paths = (
+        data.get(key, default) for key, default in zip(keys, DEFAULT_TEXTS, strict=True)
+    )
     return [corpus, *map(make_absolute, paths)]
 
 
@@ -184,36 +161,24 @@ def make_absolute(paths: Any) -> Any:
     """Return a path, or paths, as absolute ones; a URL and None as they are."""
     if not paths or isinstance(paths, list):
         return paths and [make_absolute(path) for path in paths]
-    return paths if "://" in str(paths) else str(Path(paths).expanduser().resolve())
+    return paths if "://" in str(paths) else str(Path(str(paths)).expanduser().resolve())
 
 
-def set_folder(command: str, settings: Namespace, start: LoadedCheckpoint | None) -> None:
-    """Set the folder of runs, or of a checkpoint's results, and check that it is writable."""
-    trainer = settings.trainer
-    if not trainer.default_root_dir:
-        trainer.default_root_dir = RUNS if command == "fit" else str(start.run_folder)
-    if command in ("fit", "predict"):
-        advice = "; checkpoint.mirror copies runs to one"
-        check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
-
-
-def list_given_runs(words: Sequence[str]) -> list[Path]:
+def list_given_runs(given: Given) -> list[Path]:
     """Return the folders of the runs whose config.yaml is given, in the order of the words."""
-    given = take_option([*words], "-c", "--config")[0]
-    paths = [Path(find_config(config)).absolute() for config in given]
-    folders = [path.parent for path in paths if path.name == CONFIG]
+    paths = [layer.path for layer in given.configs if layer.path and layer.path.name == CONFIG]
     # A killed run may lack one of them.
     parts = (STATE, CHECKPOINTS)
-    return [each for each in folders if any((each / part).exists() for part in parts)]
+    return [path.parent for path in paths if any((path.parent / part).exists() for part in parts)]
 
 
-def refuse_moved_run(words: Sequence[str], root: Path) -> None:
+def refuse_moved_run(given: Given, root: Path) -> None:
     """Refuse to start anew where a config is of a run that is not in its own folder of runs."""
-    for folder in list_given_runs(words):
+    for folder in list_given_runs(given):
         if folder.parent.resolve() == root.resolve():
             continue
-        settings = load_yaml((folder / CONFIG).read_text(encoding="utf-8"))
-        if settings["trainer"]["default_root_dir"] == str(root):
+        [config] = [layer for layer in given.configs if layer.path == folder / CONFIG][-1:]
+        if config.flat.get("trainer.default_root_dir") == str(root):
             where = f"{folder / CONFIG} is of a run in {folder.parent}"
             raise CheckpointError(
                 f"resume: {where}, not under {root}: give --trainer.default_root_dir "

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
+from ...command_line import format_value
 from ...errors import (
     DataError,
     StorageError,
@@ -23,7 +24,6 @@ from ...errors import (
     show_controls,
 )
 from ...files import host_name, load_yaml, replace_file, write_json, write_text
-from ...option_values import format_value
 from ...runs.folder import CONFIG, STATE, VOCAB, lock_folder, name_job, run_folder
 from .wandb import OfflineFallbackWandbLogger
 
