@@ -81,6 +81,8 @@ def compute(
 ) -> Tensor:
     terms = DistanceTerms(**{TERMS[name]: leaves[name] for name in TERMS if name in leaves})
     kv_BS2HK = torch.stack([leaves["k"], leaves["value"]], dim=2)
+    # As RelativeAttention gives them: under autocast, u and v have higher precision.
+    terms = terms.to(leaves["q"].dtype)
     return attend(leaves["q"], kv_BS2HK, terms, Mask(mask_BLS), dropatt)
 
 
