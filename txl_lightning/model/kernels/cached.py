@@ -54,14 +54,16 @@ def attend(
     k_BSHK, value_BSHK = split(kv)
     q_HBLK = q_BLHK.permute(2, 0, 1, 3)
     n_state = k_BSHK.size(1)
-    content_HBLK, distance_HBLK = (scale_query(q_HBLK, bias) for bias in (terms.u_HK, terms.v_HK))
+    scale = q_BLHK.size(-1) ** -0.5
+    content_HBLK, distance_HBLK = (add_bias(q_HBLK, bias) for bias in (terms.u_HK, terms.v_HK))
     k_HBKS, value_HBSK = k_BSHK.permute(2, 0, 3, 1), value_BSHK.permute(2, 0, 1, 3)
     out_HBLK = torch.empty_like(content_HBLK)
     for heads, rows in tiles(q_HBLK, n_state):
         tile = heads, rows
         score_HBLS = shifted_scores(distance_HBLK[tile], n_state, terms, heads)
         score_XLS = score_HBLS.flatten(0, 1)
-        score_XLS.baddbmm_(content_HBLK[tile].flatten(0, 1), k_HBKS[tile].flatten(0, 1))
+        operands = content_HBLK[tile].flatten(0, 1), k_HBKS[tile].flatten(0, 1)
+        score_XLS.baddbmm_(*operands, alpha=scale)
         mask.hide_(score_HBLS, rows)
         weight_XLS = WORKSPACE.get("weights", score_XLS.shape, score_XLS)
         torch.softmax(score_XLS, dim=-1, out=weight_XLS)
@@ -71,17 +73,15 @@ def attend(
     return out_HBLK.permute(1, 2, 0, 3)
 
 
-def scale_query(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
-    """Return queries plus a bias, over sqrt(K), head by head."""
-    scale = q_HBLK.size(-1) ** -0.5
-    out = q_HBLK.new_empty(q_HBLK.shape)
+def add_bias(q_HBLK: Tensor, bias_HK: Tensor | None) -> Tensor:
+    """Return queries plus a bias, head by head."""
     if bias_HK is None:
-        return torch.mul(q_HBLK, scale, out=out)
-    return torch.add(q_HBLK, bias_HK[:, None, None], out=out).mul_(scale)
+        return q_HBLK.contiguous()
+    return torch.add(q_HBLK, bias_HK[:, None, None], out=q_HBLK.new_empty(q_HBLK.shape))
 
 
 def shifted_scores(q_HBLK: Tensor, n_state: int, terms: DistanceTerms, heads: slice) -> Tensor:
-    """Return (b) + (d) of some heads and rows for each state: score_HBLS."""
+    """Return (b) + (d) over sqrt(K) of some heads and rows for each state: score_HBLS."""
     (H, B, L, K) = q_HBLK.shape
     n_near = terms.n_distance
     score_HBLS = WORKSPACE.get("scores", (H, B, L, n_state), q_HBLK)
@@ -91,7 +91,8 @@ def shifted_scores(q_HBLK: Tensor, n_state: int, terms: DistanceTerms, heads: sl
     if terms.r_THK is None:
         near_HYE.zero_()
     else:
-        torch.bmm(q_HBLK.flatten(1, 2), terms.r_THK.permute(1, 2, 0)[heads], out=near_HYE)
+        r_HKE = terms.r_THK.permute(1, 2, 0)[heads]
+        near_HYE.baddbmm_(q_HBLK.flatten(1, 2), r_HKE, beta=0, alpha=K**-0.5)
     if terms.b_TH is not None:
         near_HYE.add_(terms.b_TH.t()[heads, None], alpha=K**-0.5)
     near_HBLE = near_HYE.view(H, B, L, n_near)
