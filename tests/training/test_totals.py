@@ -103,4 +103,4 @@ def test_a_resumed_run_that_takes_no_step_says_why(accepted, small, options, rea
 
 def test_a_new_run_of_no_steps_says_why(accepted, small):
     printed = accepted("fit", *small, "--trainer.max_steps=0").err
-    assert printed == "trainer.max_steps is 0: no step is taken\n"
+    assert printed.endswith("trainer.max_steps is 0: no step is taken\n")
