@@ -27,10 +27,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from txl_lightning.data.stream import Segment
-from txl_lightning.evaluation.scoring import score_targets
 from txl_lightning.model import TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import sdpa
-from txl_lightning.model.reading import Reader, read_segment
+from txl_lightning.model.reading import Reader, read_segment, score_segment
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
 BASE = TransformerXLConfig(
@@ -166,7 +165,6 @@ def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dty
 def take_own_steps(weights: torch.dtype, amp: torch.dtype | None) -> None:
     """Train and evaluate a network of one's own, without and with states."""
     mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
-    numbers_K = torch.arange(TARGETS_BL.numel())
     with mode, torch.autograd.set_multithreading_enabled(False):
         with torch.device("cuda:0"):
             torch.set_default_dtype(weights)
@@ -183,11 +181,10 @@ def take_own_steps(weights: torch.dtype, amp: torch.dtype | None) -> None:
             memory = reader.empty_memory(3)
             for _ in range(2):
                 with torch.no_grad(), use_autocast(amp):
-                    inputs = segment, memory, numbers_K, TARGETS_BL.flatten()
-                    nats_K, memory = score_targets(reader, *inputs)
+                    scored_BL, memory = score_segment(reader, segment, memory)
                     h_BLD, _ = read_segment(reader, segment, memory)
                     nats_BL = reader.head.nats(h_BLD, TARGETS_BL)
-                assert (nats_K.device.type, nats_BL.device.type) == ("cuda", "cuda")
+                assert (scored_BL.device.type, nats_BL.device.type) == ("cuda", "cuda")
 
 
 def read_own_config() -> Any:
