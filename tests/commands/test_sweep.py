@@ -24,7 +24,9 @@ SETTINGS = [
 def search(tmp_path, small) -> Path:
     """A grid of two runs of fit."""
     fixed = ["--trainer.max_steps=100", "--trainer.val_check_interval=20"]
-    fit = ["${env}", "${interpreter}", "-m", "txl_lightning", "fit", *small, *fixed]
+    chosen = ("--model.net.mem_len=", "--data.tgt_len=")
+    rest = [word for word in small if not word.startswith(chosen)]
+    fit = ["${env}", "${interpreter}", "-m", "txl_lightning", "fit", *rest, *fixed]
     config = {
         "method": "grid",
         "metric": {"name": "val/loss"},

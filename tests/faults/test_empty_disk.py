@@ -111,7 +111,8 @@ def test_bucket_or_key_that_is_wrong_stops_before_the_first_step_in_one_line(pla
         (url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),
     ):
         ended = place.fit(f"--checkpoint.mirror={target}", **environment | more)
-        [*_, line] = ended.output.splitlines()
+        [notice, line] = ended.output.splitlines()
+        assert notice.startswith("no recipe for a text of ")
         assert (ended.code, line.startswith(f"error: checkpoint.mirror: {target}: cannot be")) == (
             6,
             True,

@@ -130,6 +130,10 @@ def test_hyperband_prunes_trials_worse_than_half_of_the_others(goal, good, tmp_p
         ({"parameters": {"x": LR | {"min": 0}}}, "parameters.x: invalid"),
         ({"parameters": {"x": {"parameters": {"lr": {"value": 1}}}}}, "parameters.x: invalid"),
         ({"method": "grid"}, "parameters.lr: invalid"),
+        (
+            {"command": ["fit", "--a.b=1"], "parameters": {"config": {"value": '{"a": {"b": 2}}'}}},
+            "expected a value in one place: --a.b in command counts before a config",
+        ),
         ({"early_terminate": {"type": "hyperband"}}, "early_terminate: invalid {'type'"),
         ({"early_terminate": {**BAND, "eta": 2.5}}, "early_terminate: invalid {'eta': 2.5"),
         ({"early_terminate": {**BAND, "s": 1}}, "early_terminate.s: unknown key"),

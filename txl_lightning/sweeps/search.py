@@ -15,7 +15,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,22 @@ def check_config(config: Any) -> None:
     for key, spec in parameters.items():
         with prefix_errors("parameters"):
             check_parameter(trial, key, spec, config["method"])
+    require_effect(config)
+
+
+def require_effect(config: Mapping[str, Any]) -> None:
+    """Refuse settings of a `config` parameter that the words of the command would replace."""
+    words = [word for word in map(str, config["command"]) if word.startswith("--")]
+    names = {word.removeprefix("--").partition("=")[0] for word in words}
+    spec = config["parameters"].get("config", {"values": []})
+    for text in list_values(spec):
+        with suppress(yaml.YAMLError):
+            given = yaml.safe_load(str(text))
+            for key in sorted(
+                names & flatten_settings(given if isinstance(given, dict) else {}).keys()
+            ):
+                expected = f"a value in one place: --{key} in command counts before a config"
+                raise invalid(f"parameters.config.{key}", text, expected)
 
 
 def check_parameter(trial: Trial, key: str, spec: Any, method: str) -> None:
