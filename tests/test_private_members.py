@@ -43,7 +43,7 @@ MEMBERS = {
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",
     "torch._foreach_addcmul_": "training/lamb",
-    "torch._foreach_copy_": "model/adaptation",
+    "torch._foreach_copy_": "model/adaptation model/precision",
     "torch._foreach_div": "training/lamb",
     "torch._foreach_lerp": "training/muon",
     "torch._foreach_lerp_": "model/adaptation training/lamb training/muon",

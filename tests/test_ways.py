@@ -24,14 +24,14 @@ PACKAGE = Path(__file__).parent
 # Files of each way; lower a number with every file less, explain a raised one.
 WAYS = {
     "text to first training step": 47,
-    "resumed run to first training step": 52,
-    "evaluate": 40,
-    "generate": 33,
+    "resumed run to first training step": 53,
+    "evaluate": 41,
+    "generate": 34,
     "text to batch": 13,
-    "ids to loss": 9,
+    "ids to loss": 10,
 }
 # Files that are imported with a public name, apart from those that only say what a package is.
-IMPORTS = {"LanguageModel": 38, "load": 26, "CorpusDataModule": 22, "Stream": 3}
+IMPORTS = {"LanguageModel": 38, "load": 27, "CorpusDataModule": 22, "Stream": 3}
 NAMES = "import sys, txl_lightning; txl_lightning.{}; print(*sys.modules)"
 
 

@@ -1,8 +1,10 @@
 """Weights of other precisions: for one call, where gradients reach their own; or packed."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import deepcopy
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -223,3 +225,35 @@ def test_a_recomputed_call_has_the_same_gradients():
     parts, x = make_parts(), torch.randn(5, 3, dtype=torch.bfloat16)
     expected = call_and_differentiate(call_functionally, parts, x)
     assert all(map(torch.equal, call_and_differentiate(call_recomputed, parts, x), expected))
+
+
+@pytest.mark.parametrize("has_frozen", [False, True])
+def test_weights_cast_together_have_the_gradients_of_weights_cast_one_by_one(
+    make_net, monkeypatch, has_frozen
+):
+    net = make_net(n_layer=2).float().eval()
+    layer = net.layers[0]
+    layer.attention.q_net.weight.requires_grad_(not has_frozen)
+    layer.unused = nn.Parameter(torch.ones(3))
+    tokens_BL = torch.randint(11, (2, 5))
+    gradients = []
+    for is_together in (True, False):
+        if not is_together:
+            name = "txl_lightning.model.precision.CASTS"
+            monkeypatch.setattr(name, SimpleNamespace(found={}))
+            monkeypatch.setattr("txl_lightning.model.transformer_xl.cast_together", no_cast)
+            monkeypatch.setattr("txl_lightning.model.positions.cast_together", no_cast)
+        net.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            net.loss(tokens_BL, tokens_BL)[0].sum().backward()
+        gradients.append({name: weight.grad for name, weight in net.named_parameters()})
+    without = {name for name, gradient in gradients[0].items() if gradient is None}
+    frozen = {"layers.0.attention.q_net.weight"} if has_frozen else set()
+    assert without == {"layers.0.unused"} | frozen
+    for name, gradient in gradients[0].items():
+        if name not in without:
+            torch.testing.assert_close(gradient, gradients[1][name], rtol=0.02, atol=0.02)
+
+
+def no_cast(*_):
+    return nullcontext()

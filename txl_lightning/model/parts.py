@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import TransformerXLConfig
+from .precision import cast
 
 TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
 """Scores computed at once; on a CPU, as many as fit in the caches of a few cores."""
@@ -120,12 +121,9 @@ class LinearMap(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         weight_DI = weight_ID.to(d_out.dtype).t()
         d_x = None
-        if needs_x and n_memory:
-            d_x = d_out.new_empty(x.shape)
-            d_x[:, :n_memory] = 0
-            d_x[:, n_memory:] = multiply(d_out[:, n_memory:], weight_DI)
-        elif needs_x:
-            d_x = multiply(d_out, weight_DI)
+        if needs_x:
+            d_h = multiply(d_out[:, n_memory:] if n_memory else d_out, weight_DI)
+            d_x = F.pad(d_h, (0, 0, n_memory, 0)) if n_memory else d_h
         d_weight_ID = weight_gradient(d_out, x.to(d_out.dtype)) if needs_weight else None
         return d_x, d_weight_ID, d_out.flatten(0, -2).sum(0) if needs_bias else None, None
 
@@ -189,18 +187,6 @@ def tiles(
     for head in range(0, H, n_head):
         for row in range(0, B, n_row):
             yield slice(head, head + n_head), slice(row, row + n_row)
-
-
-def compute_dtype(weight: Tensor) -> torch.dtype:
-    """Return the precision of products with a weight: autocast's, or the weight's."""
-    device = weight.device.type
-    is_cast = torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if is_cast else weight.dtype
-
-
-def cast(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return a weight in the precision of what it is used with; gradients reach its own."""
-    return weight if weight is None or weight.dtype == dtype else weight.to(dtype)
 
 
 class LayerNorm(nn.LayerNorm):

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from ..imports import import_class
 from .config import TransformerXLConfig
-from .parts import Linear, compute_dtype, make_dropout
+from .parts import Linear, make_dropout
+from .precision import cast, cast_together, compute_dtype
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class DistanceTerms:
         terms = self.r_THK, self.u_HK, self.v_HK, self.b_TH
         if not [term for term in terms if term is not None and term.dtype != dtype]:
             return self
-        r_THK, u_HK, v_HK, b_TH = (None if term is None else term.to(dtype) for term in terms)
+        r_THK, u_HK, v_HK, b_TH = (cast(term, dtype) for term in terms)
         return replace(self, r_THK=r_THK, u_HK=u_HK, v_HK=v_HK, b_TH=b_TH)
 
     def lay_out(self) -> DistanceTerms:
@@ -127,12 +128,17 @@ class Sinusoidal(nn.Module):
         self.v_NHK = nn.Parameter(torch.zeros(n_bias, H, K))
 
     def forward(self, distance_T: Tensor) -> list[DistanceTerms]:
-        R_TD = self.drop(sinusoids(distance_T, self.d_model).to(compute_dtype(self.u_NHK)))
+        dtype = compute_dtype(self.u_NHK)
+        R_TD = self.drop(sinusoids(distance_T, self.d_model).to(dtype))
         heads = self.u_NHK.shape[1:]
-        u_NHK, v_NHK = (bias.expand(self.n_layer, -1, -1) for bias in (self.u_NHK, self.v_NHK))
+        # Under autocast, u, v and each W_R.
+        with cast_together(self, dtype):
+            biases = cast(self.u_NHK, dtype), cast(self.v_NHK, dtype)
+            r_NTHK = [r_net(R_TD).unflatten(-1, heads) for r_net in self.r_nets]
+        u_NHK, v_NHK = (bias.expand(self.n_layer, -1, -1) for bias in biases)
         return [
-            DistanceTerms(r_THK=r_net(R_TD).unflatten(-1, heads), u_HK=u_HK, v_HK=v_HK)
-            for r_net, u_HK, v_HK in zip(self.r_nets, u_NHK, v_NHK, strict=True)
+            DistanceTerms(r_THK=r_THK, u_HK=u_HK, v_HK=v_HK)
+            for r_THK, u_HK, v_HK in zip(r_NTHK, u_NHK, v_NHK, strict=True)
         ]
 
 

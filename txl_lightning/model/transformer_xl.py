@@ -33,7 +33,6 @@ from .kernels import KERNELS
 from .memory import Memory, Past, require_memory
 from .parts import (
     Linear,
-    compute_dtype,
     eval_mode,
     initialize_vector_math,
     is_changed,
@@ -43,6 +42,7 @@ from .parts import (
     make_norms,
 )
 from .positions import RELATIVE, find_scheme
+from .precision import cast_together, compute_dtype
 
 INITIALIZED_LIKE_WEIGHTS = ("u_NHK", "v_NHK", "r_NCHK", "r_NCK", "p_NCD")
 """Parameters of position schemes, except biases per distance."""
@@ -52,6 +52,13 @@ PROJECTIONS = ("embedding.projections.", "head.down")
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
+
+
+def run_layer(layer: nn.Module, h_BLD: Tensor, past: Past) -> Tensor:
+    if not torch.is_autocast_enabled(h_BLD.device.type):
+        return layer(h_BLD, past)
+    with cast_together(layer, h_BLD.dtype):
+        return layer(h_BLD, past)
 
 
 class TransformerXL(nn.Module):
@@ -73,7 +80,7 @@ class TransformerXL(nn.Module):
 
     # Training may replace the first by one that recomputes, and the second by a compiled one.
     call_layer = staticmethod(call)
-    run_layer = staticmethod(call)
+    run_layer = staticmethod(run_layer)
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
