@@ -31,6 +31,8 @@ def cast(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Return a weight in the precision of what it is used with; gradients reach its own."""
     if weight is None or weight.dtype == dtype:
         return weight
+    if torch.compiler.is_compiling():
+        return weight.to(dtype)
     found = CASTS.found.get(id(weight))
     return weight.to(dtype) if found is None or found.dtype != dtype else found
 
