@@ -1,5 +1,5 @@
 """Measurements: `python -m experiments...` imports this file before torch."""
 
-from txl_lightning.threads import limit_spinning
+from txl_lightning.process import limit_spinning
 
 limit_spinning()

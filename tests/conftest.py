@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from txl_lightning.threads import limit_spinning
+from txl_lightning.process import limit_spinning
 
 limit_spinning()  # Before torch is loaded.
 

@@ -10,8 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 TESTS = Path(__file__).parent
 LAYERS = {
-    "errors": 0, "files": 0, "imports": 0, "machine": 0, "progress": 0, "signals": 0, "tables": 0,
-    "terminal": 0, "threads": 0,
+    "errors": 0, "files": 0, "imports": 0, "machine": 0, "process": 0, "tables": 0, "terminal": 0,
     "model": 1, "data": 1, "command_line": 1,
     "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,

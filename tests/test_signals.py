@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from txl_lightning import signals
+from txl_lightning import process
 
 STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
-KNOWN = (*signals.EXIT, signals.SAVE)
+KNOWN = (*process.EXIT, process.SAVE)
 
 
 def send_to_self(*numbers: int) -> None:
@@ -20,24 +20,24 @@ def send_to_self(*numbers: int) -> None:
 
 @pytest.mark.parametrize(("number", "code"), STOPS)
 def test_a_stop_signal_is_deferred_and_a_later_one_exits_at_once(number, code, capfd, monkeypatch):
-    pending, ended = signals.PendingSignals(), []
+    pending, ended = process.PendingSignals(), []
     pending.kill = lambda: ended.append("the processes that it started")
     monkeypatch.setattr(os, "_exit", ended.append)
-    with signals.handle_signals(pending.handlers()):
+    with process.handle_signals(pending.handlers()):
         # As forwarded by a launcher.
         send_to_self(number, number, number)
         assert ended == []
         assert pending.take() == (code, 0)
         assert f"{number.name}: this step is finished and saved" in capfd.readouterr().err
-        monkeypatch.setattr(signals, "PATIENCE", 0)
+        monkeypatch.setattr(process, "PATIENCE", 0)
         send_to_self(signal.SIGINT)
     assert ended == ["the processes that it started", 130]
     assert "SIGINT again: stopped at once" in capfd.readouterr().err
 
 
 def test_an_ignored_hangup_stays_ignored():
-    pending, before = signals.PendingSignals(), signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with signals.handle_signals(pending.handlers()):
+    pending, before = process.PendingSignals(), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with process.handle_signals(pending.handlers()):
         send_to_self(signal.SIGHUP)
     assert pending.take() == (0, 0)
     assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
@@ -46,29 +46,29 @@ def test_an_ignored_hangup_stays_ignored():
 @pytest.mark.parametrize(("number", "code"), STOPS)
 def test_a_signal_outside_training_exits_and_handlers_are_restored(number, code, capfd):
     before = [signal.getsignal(known) for known in KNOWN]
-    with pytest.raises(SystemExit) as stop, signals.exit_on_signals():
-        send_to_self(signals.SAVE, number)
+    with pytest.raises(SystemExit) as stop, process.exit_on_signals():
+        send_to_self(process.SAVE, number)
     assert stop.value.code == code
     assert "nothing to save yet; training saves after its first" in capfd.readouterr().err
     assert [signal.getsignal(known) for known in KNOWN] == before
 
 
 def test_a_save_request_before_training_is_taken_once_by_training():
-    pending = signals.PendingSignals()
-    with signals.exit_on_signals():
+    pending = process.PendingSignals()
+    with process.exit_on_signals():
         pending.take_early_request()
         assert pending.take() == (0, 0)
-        send_to_self(signals.SAVE)
+        send_to_self(process.SAVE)
         pending.take_early_request()
-        with signals.handle_signals(pending.handlers()):
+        with process.handle_signals(pending.handlers()):
             assert [pending.take(), pending.take()] == [(0, 1), (0, 0)]
         pending.take_early_request()
         assert pending.take() == (0, 0)
 
 
 def test_a_stop_that_follows_a_saved_request_is_no_news(capfd):
-    pending = signals.PendingSignals()
-    with signals.handle_signals(pending.handlers()):
+    pending = process.PendingSignals()
+    with process.handle_signals(pending.handlers()):
         pending.expect_stop()
         send_to_self(signal.SIGTERM)
     assert capfd.readouterr().err == ""
@@ -84,15 +84,15 @@ def test_a_message_to_a_terminal_that_is_gone_is_dropped(monkeypatch):
     try:
         with pytest.raises(OSError, match="Input/output error"):
             os.write(2, b"a")
-        signals.print_message("saved")
+        process.print_message("saved")
     finally:
         os.dup2(saved, 2)
         os.close(saved)
 
 
 def test_a_save_request_is_consumed_once_and_a_stop_request_persists():
-    pending = signals.PendingSignals()
+    pending = process.PendingSignals()
     assert pending.take() == (0, 0)
-    with signals.handle_signals(pending.handlers()):
-        send_to_self(signals.SAVE, signal.SIGTERM)
+    with process.handle_signals(pending.handlers()):
+        send_to_self(process.SAVE, signal.SIGTERM)
     assert [pending.take(), pending.take()] == [(143, 1), (143, 0)]

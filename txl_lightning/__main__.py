@@ -19,7 +19,7 @@ from itertools import takewhile
 
 import jsonargparse
 
-from . import __version__, errors, signals
+from . import __version__, errors
 from .command_line import (
     COMMANDS,
     PROGRAM,
@@ -33,8 +33,8 @@ from .command_line import (
     take_option,
 )
 from .imports import allow_imports
+from .process import exit_on_signals, is_child, limit_spinning
 from .terminal import drop_unwritten, outlive_terminal
-from .threads import limit_spinning
 
 LIST_OPTIONS = ("--data.path", "--data.ids")
 """Options whose several values may be words; the others with lists are words in any case."""
@@ -54,7 +54,7 @@ def main() -> None:
     sys.stdout = outlive_terminal(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115
     sys.stderr = outlive_terminal(sys.stderr or open(os.devnull, "w"))  # noqa: SIM115
     try:
-        with signals.exit_on_signals():
+        with exit_on_signals():
             run(sys.argv[1:])
             sys.stdout.flush()
     except BrokenPipeError:
@@ -89,7 +89,7 @@ def wait_for_parent_failure() -> bool:
     parent = os.getppid()
     deadline = time.monotonic() + 10
     # Only Lightning kills the first process as soon as another one fails.
-    while signals.is_child() and os.getppid() == parent and time.monotonic() < deadline:
+    while is_child() and os.getppid() == parent and time.monotonic() < deadline:
         time.sleep(0.1)
     return os.getppid() != parent
 

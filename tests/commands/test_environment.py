@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import txl_lightning
-from txl_lightning import threads
-from txl_lightning.threads import BUSY, IDLE, VARIABLES
+from txl_lightning import process
+from txl_lightning.process import BUSY, IDLE, VARIABLES
 
 
 def test_environment_prints_versions_device_kernels_and_paths(txl, monkeypatch):
@@ -71,11 +71,11 @@ def test_a_machine_is_busy_where_other_threads_leave_too_few_cores(
     monkeypatch, tmp_path, running, n_cpu, said, expected
 ):
     (tmp_path / "loadavg").write_text(f"0.20 0.18 0.12 {running}/110 4321\n")
-    monkeypatch.setattr(threads, "LOAD", tmp_path / "loadavg")
+    monkeypatch.setattr(process, "LOAD", tmp_path / "loadavg")
     monkeypatch.setattr(os, "cpu_count", lambda: n_cpu)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert threads.is_machine_busy() is expected
-    monkeypatch.setattr(threads, "LOAD", tmp_path / "none")
+    assert process.is_machine_busy() is expected
+    monkeypatch.setattr(process, "LOAD", tmp_path / "none")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert not threads.is_machine_busy()
+    assert not process.is_machine_busy()

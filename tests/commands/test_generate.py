@@ -19,7 +19,7 @@ from txl_lightning.commands.inputs import read_prompt, read_prompt_lines
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import DataError
 from txl_lightning.generation import start_decoding
-from txl_lightning.signals import defer_signals, exit_on_signals
+from txl_lightning.process import defer_signals, exit_on_signals
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from ..data.vocab import Vocabulary
 from ..errors import CheckpointError, require
 from ..model.config import describe_config
 from ..model.contract import Network
+from ..process import is_child
 from ..runs.folder import CONVERTED, KEY, LAST, PREVIOUS, VOCAB
-from ..signals import is_child
 from .contents import refuse_damaged, refuse_substitute, save_tensors
 
 MODEL_TYPE = "txl-lightning"  # name by which transformers finds the class of a folder, in hub/

@@ -15,8 +15,8 @@ from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
 from ..files import explain_write_errors, flush_to_disk, local_path
 from ..model.config import require_transformer_xl
-from ..progress import show_progress
 from ..runs.folder import CONVERTED, find_checkpoint
+from ..terminal import show_progress
 from .card import CARD, list_facts, write_card
 
 UNFINISHED = ".unfinished-"

@@ -13,7 +13,7 @@ from ..files import PACKAGE, configs_folder
 from ..machine import describe_environment
 from ..model import has_bfloat16_units
 from ..model.kernels import REASONS, choose_kernel
-from ..threads import describe_waiting
+from ..process import describe_waiting
 from .inputs import pick_device
 
 PACKAGES = """torch lightning torchmetrics jsonargparse numpy safetensors tokenizers wandb optuna

@@ -24,7 +24,7 @@ from ..evaluation.tuning import SECONDS, Choice, Limit, choose_adaptation
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation
-from ..progress import show_progress
+from ..terminal import show_progress
 from .inputs import Device, check_array_file, find_id_options, load_model
 
 STDIN = "stdin"  # file with a copy of the standard input

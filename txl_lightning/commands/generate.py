@@ -18,7 +18,7 @@ from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, find_missing_memory
 from ..model import Network, Weights, find_device
 from ..model.adaptation import Adaptation
-from ..signals import defer_signals
+from ..process import defer_signals
 from .inputs import (
     Device,
     check_array_file,

@@ -12,8 +12,8 @@ from ..errors import require_positive
 from ..machine import describe_environment
 from ..model import find_device
 from ..model.config import is_transformer_xl
-from ..progress import show_progress
 from ..tables import Rows, write_table
+from ..terminal import show_progress
 from .inputs import Device, load_model, make_output_folder, read_ids, share_unknown
 
 

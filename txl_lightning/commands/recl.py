@@ -14,10 +14,10 @@ from ..data.vocab import Vocabulary
 from ..errors import require, require_positive
 from ..machine import describe_environment
 from ..model import Network, find_device
-from ..progress import show_progress
 from ..runs.folder import find_checkpoint
 from ..runs.listing import shorten_paths
 from ..tables import write_table
+from ..terminal import show_progress
 from .inputs import Device, load_model, make_output_folder, read_ids, share_unknown
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ..command_line import PROGRAM
 from ..errors import require, require_positive
 from ..files import check_folder_writable, find_config
-from ..progress import show_progress
 from ..runs.folder import list_versions
 from ..tables import align_columns
+from ..terminal import show_progress
 
 if TYPE_CHECKING:
     from ..sweeps.trials import Sweep

@@ -8,7 +8,7 @@ from filelock import FileLock
 
 from ..errors import DataError, print_notice
 from ..files import explain_write_errors, find_difference, verify_file
-from ..progress import show_progress
+from ..terminal import show_progress
 
 PACKET = 1 << 16  # bytes
 DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each further attempt

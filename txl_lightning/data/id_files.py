@@ -17,7 +17,7 @@ from numpy import ndarray
 
 from ..errors import DataError, convert_fields, require_at_least
 from ..files import refuse_pointer
-from ..progress import Advance
+from ..terminal import Advance
 from .recipe import Recipe, Workers, hash_chunks, load_vocabulary_once
 from .text_files import SPLITS, SUFFIXES
 from .vocab.base import Ids, Piece, Vocabulary

@@ -20,7 +20,7 @@ from .. import files
 from ..errors import DataError, StorageError, print_notice, require
 from ..files import cache_result
 from ..imports import ALLOWED, allow_imports, hash_code
-from ..progress import Advance, show_progress
+from ..terminal import Advance, show_progress
 from .store import EvalText, Store, build_store, open_prepared
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
 from .vocab.base import Piece, Vocabulary

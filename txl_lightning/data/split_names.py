@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from ..errors import DataError, print_notice
-from ..signals import is_child
+from ..process import is_child
 
 SPLITS = ("train", "val", "test")
 NAMED = {

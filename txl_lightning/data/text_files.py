@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..errors import DataError, print_notice
 from ..files import LFS_POINTER, OWN_MARKS, has_ending, has_mark
-from ..signals import is_child
+from ..process import is_child
 from .archives import ARCHIVES, COMPRESSED, UNPACKED, unpack
 from .json_lines import LATIN_1, LINES, TEXT, has_objects, read_lines, unpack_lines
 from .split_names import SPLITS, assign_splits, list_first, warn

@@ -21,9 +21,9 @@ from ..command_line import format_value
 from ..errors import flatten_settings, invalid
 from ..imports import ALLOWED
 from ..machine import commit, cpu_name
+from ..process import EXIT, SAVE, PendingSignals, handle_signals
 from ..runs.folder import list_versions, lock_folder
 from ..runs.metrics_table import collect_by_key, read_metrics
-from ..signals import EXIT, SAVE, PendingSignals, handle_signals
 from ..tables import write_table
 from .search import open_study, suggest_parameters
 

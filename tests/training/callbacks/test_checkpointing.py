@@ -10,9 +10,9 @@ from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, ModelChec
 
 from txl_lightning.errors import StorageError
 from txl_lightning.files import find_write_problem
+from txl_lightning.process import exit_on_signals, is_child
 from txl_lightning.runs.logger import RunLogger
 from txl_lightning.runs.metrics_table import read_log
-from txl_lightning.signals import exit_on_signals, is_child
 from txl_lightning.training.callbacks import checkpointing
 from txl_lightning.training.callbacks.checkpointing import BestCheckpoint, LastCheckpoint
 from txl_lightning.training.start import check_remaining_steps

@@ -34,9 +34,9 @@ from ...checkpoints import LoadedCheckpoint, load_checkpoint, saving
 from ...checkpoints.mirror import Mirror
 from ...errors import StorageError
 from ...files import find_write_problem
+from ...process import EXIT, PendingSignals, handle_signals, is_child, print_message
 from ...runs.folder import BEST, CHECKPOINTS, FORMAT, KEY, LAST, run_folder
 from ...runs.logger import RunLogger
-from ...signals import EXIT, PendingSignals, handle_signals, is_child, print_message
 from .. import loops
 from ..module import LanguageModel
 
