@@ -22,7 +22,7 @@ from experiments.speed.cases import Case
 from experiments.speed.contestants import has
 from tests.helpers.waiting import wait_until
 from txl_lightning import TransformerXL
-from txl_lightning.model.kernels import KERNELS, matmul, per_head, reference, sdpa
+from txl_lightning.model.kernels import KERNELS, per_head, reference, sdpa
 
 
 class SpoilGradient(torch.autograd.Function):
@@ -146,7 +146,7 @@ def test_a_broken_kernel_is_found(fault):
     assert not all(judge(BROKEN[fault]))
 
 
-@pytest.mark.parametrize("kernel", [reference, sdpa, matmul, per_head])
+@pytest.mark.parametrize("kernel", [reference, sdpa, per_head])
 def test_a_right_kernel_is_right(kernel):
     assert judge(kernel.attend) == [True] * (len(correctness.SMALL) + 1)
 
@@ -286,7 +286,7 @@ def test_operations_of_a_step_are_those_that_torch_counts(mem_len):
     sizes = {"n_token": 64, "n_layer": 2, "n_head": 4, "d_head": 6, "d_model": 32, "d_inner": 48}
     case = Case("small", sizes, rows=4, tgt_len=40, mem_len=mem_len, trains=True)
     # In float64: torch does not count oneDNN's products of float32.
-    net = TransformerXL(replace(case.config, kernel="matmul")).double()
+    net = TransformerXL(replace(case.config, kernel="per_head")).double()
     tokens_BL = torch.randint(64, (case.rows, case.tgt_len))
     _, memory = net.loss(tokens_BL, tokens_BL, None)
     with FlopCounterMode(display=False) as counter:

@@ -82,32 +82,31 @@ def measure_costs(smoke: bool, ends_at: float) -> Findings:
 
 def measure_speed(smoke: bool, ends_at: float) -> Findings:
     """Measure training of the published networks: forward, backward, update."""
-    for kernel in ("sdpa", "matmul"):
-        for name in PUBLISHED:
-            about = {"config": name, "kernel": kernel}
-            case = load_published(name, smoke)
-            yield try_in_time(ends_at, about, time_ours, case, kernel, 0.2 if smoke else 4.0)
+    for name in PUBLISHED:
+        about = {"config": name, "kernel": "sdpa"}
+        case = load_published(name, smoke)
+        yield try_in_time(ends_at, about, time_ours, case, 0.2 if smoke else 4.0)
 
 
-def time_ours(case: Case, kernel: str, seconds: float) -> dict[str, Any]:
+def time_ours(case: Case, seconds: float) -> dict[str, Any]:
     """Time steps, with fewer rows where memory is short."""
     while case.rows > 1:
         with suppress(torch.OutOfMemoryError):
-            return time_steps(make_step(case, kernel), case, seconds)
+            return time_steps(make_step(case), case, seconds)
         torch.cuda.empty_cache()
         case = replace(case, rows=case.rows // 2)
-    return time_steps(make_step(case, kernel), case, seconds)
+    return time_steps(make_step(case), case, seconds)
 
 
-def make_network(case: Case, kernel: str = "sdpa") -> TransformerXL:
+def make_network(case: Case) -> TransformerXL:
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        return TransformerXL(replace(case.config, kernel=kernel))
+        return TransformerXL(replace(case.config, kernel="sdpa"))
 
 
-def make_step(case: Case, kernel: str = "sdpa", compiles: bool = False) -> Callable[[], Tensor]:
+def make_step(case: Case, compiles: bool = False) -> Callable[[], Tensor]:
     """Return a function that takes a training step under bf16 autocast, and returns the loss."""
-    net = make_network(case, kernel).train()
+    net = make_network(case).train()
     memory = None
     if compiles:
         # Here, because importing Lightning takes half a minute where transformers is installed.

@@ -38,8 +38,8 @@ def random_ids(count: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("tgt_len", "ext_len", "changes"),
-    [(1, 0, {"kernel": "reference"}), (6, 0, {}), (63, 0, {"kernel": "matmul"}),
-     (1, 7, {"kernel": "matmul"}), (4, 6, {}), (6, 4, {"kernel": "reference"}), (3, 63, {}),
+    [(1, 0, {"kernel": "reference"}), (6, 0, {}), (63, 0, {"kernel": "sdpa"}),
+     (1, 7, {"kernel": "sdpa"}), (4, 6, {}), (6, 4, {"kernel": "reference"}), (3, 63, {}),
      (7, 0, {"cutoffs": [4, 8], "loss_chunk_size": 3})],
 )  # fmt: skip
 def test_with_enough_memory_nats_depend_on_no_length(make_net, changes, tgt_len, ext_len):

@@ -36,7 +36,7 @@ BASE = TransformerXLConfig(
     n_token=32, n_layer=2, n_head=2, d_model=32, mem_len=16, dropout=0.1, clamp_len=10,
     kernel="sdpa",
 )  # fmt: skip
-KERNELS = ("sdpa", "matmul", "reference", "per_head")
+KERNELS = ("sdpa", "reference", "per_head")
 SCHEMES = ("sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned")
 OTHERS = (
     {"norm": "pre"}, {"norm": "pre_kv"}, {"memory_source": "same_layer"}, {"mem_len": 0},

@@ -4,6 +4,7 @@ import pytest
 
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import EvalLengths
+from txl_lightning.model.config import make_config
 
 SMALL = {"n_token": 10, "n_layer": 1, "n_head": 1, "d_model": 4, "d_head": 4, "d_inner": 8}
 CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
@@ -33,6 +34,10 @@ CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
 def test_invalid_size_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         TransformerXLConfig(**changes)
+
+
+def test_settings_saved_with_a_kernel_that_was_removed_have_the_fastest_one():
+    assert make_config({"kernel": "matmul"}).kernel == "auto"
 
 
 def test_cutoffs_beyond_the_vocabulary_are_refused_when_it_is_known():

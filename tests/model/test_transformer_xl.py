@@ -12,7 +12,7 @@ from txl_lightning.model import EvalLengths
 from txl_lightning.model.parts import VariationalDropout
 from txl_lightning.model.reading import Reader
 
-EXACT_KERNELS = ["auto", "matmul", "per_head", "reference", "sdpa"]
+EXACT_KERNELS = ["auto", "per_head", "reference", "sdpa"]
 
 
 def read_in_segments(net, tokens_BL, lengths, mem_len):

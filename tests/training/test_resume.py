@@ -247,7 +247,7 @@ def test_checkpoint_given_by_path_starts_a_new_run(txl, small, last):
 
 def test_a_checkpoint_does_not_determine_the_kernel(txl, accepted, small, last):
     start = f"--ckpt_path={last}"
-    assert txl("fit", *small, start, "--trainer.max_steps=5", "--model.net.kernel=matmul")[0] == 0
+    assert txl("fit", *small, start, "--trainer.max_steps=5", "--model.net.kernel=sdpa")[0] == 0
     start = f"--ckpt_path={last.parents[2]}/version_1/checkpoints/last.ckpt"
     output = accepted("fit", *small, start, "--trainer.max_steps=6")
     assert "; kernel: per_head; " in output.out

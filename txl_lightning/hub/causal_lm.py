@@ -30,7 +30,7 @@ from ..model import (
     TransformerXL,
     TransformerXLConfig,
 )
-from ..model.config import CLASS, describe_config, require_transformer_xl
+from ..model.config import CLASS, describe_config, make_config, require_transformer_xl
 from ..model.contract import AnyMemory
 from ..model.parts import is_training
 from ..model.reading import Reader
@@ -75,7 +75,7 @@ class TXLConfig(transformers.PreTrainedConfig):
         net = self.net or {}
         expected = "null, as transformers has classes for networks of TransformerXLConfig alone"
         require(CLASS not in net, CLASS, net.get(CLASS), expected)
-        return TransformerXLConfig(**net)
+        return make_config(net)
 
     @classmethod
     def from_network(cls, config: TransformerXLConfig) -> "TXLConfig":

@@ -21,6 +21,8 @@ MAX_LAYERS = 10_000  # more than any real network has; building even this many t
 Positions = Literal["sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned"]
 LEARNED = ("learned", "shaw", "absolute_learned")
 """Position schemes with a row for each distance up to clamp_len."""
+REMOVED_KERNELS = ("matmul",)
+"""Kernels that the settings of a checkpoint may name; others compute the same."""
 
 
 class NetworkConfig(Protocol):
@@ -104,7 +106,7 @@ class TransformerXLConfig:
     final_norm: bool | None = None
     norm_eps: float = 1e-5
     positions: Positions | str = "sinusoidal"
-    kernel: Literal["auto", "reference", "per_head", "matmul", "sdpa"] = "auto"
+    kernel: Literal["auto", "reference", "per_head", "sdpa"] = "auto"
     tie_weight: bool = True
     untie_r: bool = False
     dropout: float = 0.0
@@ -256,6 +258,8 @@ AS_TRAINED = EvalLengths()  # made here, because torch.compile cannot trace the 
 def make_config(settings: Mapping[str, Any]) -> NetworkConfig:
     """Return the config of plain settings: TransformerXLConfig, unless they name another class."""
     values = {name: settings[name] for name in settings if name != CLASS}
+    if values.get("kernel") in REMOVED_KERNELS:
+        values["kernel"] = "auto"
     return find_config_class(settings.get(CLASS))(**values)
 
 

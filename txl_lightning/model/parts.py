@@ -302,7 +302,7 @@ def refuse_second_derivative(kernel: str) -> None:
     # once_differentiable is not reached by torch.autograd.grad.
     if torch.is_grad_enabled():
         which = f"kernel {kernel} has no second derivatives (create_graph=True)"
-        raise RuntimeError(f"{which}; expected kernel reference, or matmul")
+        raise RuntimeError(f"{which}; expected kernel reference")
 
 
 def initialize_vector_math() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..memory import KeysValues, Mask
 from ..positions import DistanceTerms
-from . import cached, matmul, per_head, reference, sdpa
+from . import cached, per_head, reference, sdpa
 
 REASONS = {
     "sdpa": "as fast as others on a GPU, or faster; torch.compile fuses its elementwise operations",
@@ -44,6 +44,5 @@ KERNELS = {
     "auto": attend,
     "reference": reference.attend,
     "per_head": per_head.attend,
-    "matmul": matmul.attend,
     "sdpa": sdpa.attend,
 }
