@@ -7,11 +7,11 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
 TYPE_WORDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
@@ -132,7 +132,9 @@ def convert_fields(config: object) -> None:
     Numbers of numpy and torch become Python's, because a checkpoint with others cannot be loaded;
     paths become texts, lists tuples, and dicts dataclasses. Any other value is refused.
     """
-    for key, kind in resolve_types(type(config)).items():
+    types = resolve_types(type(config))
+    for key in [field.name for field in fields(config)]:
+        kind = types[key]
         is_union = get_origin(kind) in (Union, UnionType)
         original = getattr(config, key)
         kinds = get_args(kind) if is_union else (kind,)
@@ -143,13 +145,25 @@ def convert_fields(config: object) -> None:
                 raise ValueError(suggest_key(unknown[0], known))
             default = getattr(type(config), key, None)
             is_default = default is not None and original == asdict(default)
-            value = default if is_default else kind(**original)
+            with prefix_errors(key):
+                value = default if is_default else kind(**original)
         if not any(is_of_type(value, each) for each in kinds):
             value = to_plain(original)
         if not any(is_of_type(value, each) for each in kinds):
             raise invalid(key, repr(original), describe_type(kind))
         is_tuple = isinstance(value, list) and tuple in map(get_origin, kinds)
         object.__setattr__(config, key, tuple(value) if is_tuple else value)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A group of settings: a dataclass whose fields are converted and checked when it is made."""
+
+    minima: ClassVar[Mapping[str, int]] = {}  # of fields that are numbers, or None
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        require_at_least(self, **self.minima)
 
 
 # Cached: resolving the annotations takes longer than all checks.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
-from ..errors import DataError, convert_fields, require_at_least
+from ..errors import DataError, Settings
 from ..files import refuse_pointer
 from ..terminal import Advance
 from .recipe import Recipe, Workers, hash_chunks, load_vocabulary_once
@@ -32,8 +32,10 @@ NO_STARTS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class IdOptions:
+class IdOptions(Settings):
     """Options for reading files of ids."""
+
+    minima: ClassVar = {"separator": 0, "n_token": 1}
 
     dtype: IdType | None = None
     """Type of the ids in a .bin that does not say it; default uint16, as nanoGPT writes. Ids that
@@ -44,10 +46,6 @@ class IdOptions:
     """Id that ends each document."""
     n_token: int | None = None
     """Size of the vocabulary without a tokenizer; default the largest id + 1."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, separator=0, n_token=1)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ segment or in memory. Only answers, which end the examples, are scored.
 
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
 
-from ..errors import convert_fields, require_at_least
+from ..errors import Settings
 from ..files import short_hash
 from .text_files import SPLITS
 from .tokens import Examples, QuestionAnswer
@@ -19,8 +20,10 @@ ENDLESS = 1 << 40  # number of training examples if none is repeated
 
 
 @dataclass(frozen=True)
-class TaskConfig:
+class TaskConfig(Settings):
     """Sizes of a task."""
+
+    minima: ClassVar = {"length": 1, "n_symbol": 2, "distance": 0, "n_train": 1, "n_eval": 1}
 
     length: int = 20
     """Symbols to sort or copy; pairs to recall from."""
@@ -34,10 +37,6 @@ class TaskConfig:
     """Number of examples in val, and in test."""
     seed: int = 1
     """Random seed of the examples."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, length=1, n_symbol=2, distance=0, n_train=1, n_eval=1)
 
 
 def draw_sort(config: TaskConfig, rng: np.random.Generator) -> QuestionAnswer:

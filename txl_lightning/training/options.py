@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import lightning.pytorch
 import yaml
@@ -15,11 +15,10 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ..command_line import COMMANDS, PROGRAM, Parser, is_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..errors import (
-    convert_fields,
+    Settings,
     flatten_settings,
     prefix_errors,
     require,
-    require_at_least,
 )
 from ..files import check_folder_writable
 from ..model import EvalLengths
@@ -106,8 +105,10 @@ HELP_TEXTS = {
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Settings):
     """When last.ckpt is written, besides validations and the end, and where it is copied to."""
+
+    minima: ClassVar = {"every_n_steps": 1}
 
     every_n_steps: int | None = None
     """Number of steps between writes."""
@@ -115,13 +116,9 @@ class CheckpointConfig:
     """URL (s3://, gs://, file://) to which a run is copied after each write; with resume, it is
     fetched from there if it is not on this machine."""
 
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, every_n_steps=1)
-
 
 @dataclass(frozen=True)
-class PlanConfig:
+class PlanConfig(Settings):
     """Duration of a run."""
 
     minutes: float | None = None
@@ -129,13 +126,13 @@ class PlanConfig:
     follow the clock, and the last step is when the time is over (at most trainer.max_steps)."""
 
     def __post_init__(self) -> None:
-        convert_fields(self)
+        super().__post_init__()
         expected = "greater than 0, or null"
         require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, expected)
 
 
 @dataclass(frozen=True)
-class WandbConfig:
+class WandbConfig(Settings):
     """Settings of runs whose logger is WandbLogger."""
 
     required: bool = False
@@ -143,22 +140,17 @@ class WandbConfig:
     checkpoints: Literal["best", "all", "none"] = "best"
     """Checkpoints that W&B keeps when training is over: best.ckpt, last.ckpt too, or neither."""
 
-    def __post_init__(self) -> None:
-        convert_fields(self)
-
 
 @dataclass(frozen=True)
-class ReportConfig:
+class ReportConfig(Settings):
     """Settings of the report of a run."""
+
+    minima: ClassVar = {"sample_len": 0}
 
     html: bool = True
     """Write report.html, curve.png and attention.png in the run's folder."""
     sample_len: int = 200
     """Tokens that the model writes after each validation; 0: none."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, sample_len=0)
 
 
 class TrainerParser(Parser, LightningArgumentParser):

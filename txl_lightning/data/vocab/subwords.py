@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...errors import DataError, convert_fields, print_notice, require_at_least
+from ...errors import DataError, Settings, print_notice
 from .base import (
     Piece,
     Vocabulary,
@@ -47,18 +47,16 @@ REPLACED = "\ufffd"  # an incomplete character that further bytes may complete
 
 
 @dataclass(frozen=True)
-class SubwordOptions:
+class SubwordOptions(Settings):
     """Options of trained subwords."""
+
+    minima: ClassVar = {"n_token": 257, "train_bytes": 1}
 
     n_token: int | None = None
     """Size of the vocabulary; default 1024 for a text up to 0.5 MB, 2048 up to 3 MB, or else 4096.
     A short text gives a smaller one."""
     train_bytes: int = 20_000_000
     """Bytes of training text to train them on, sampled evenly."""
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, n_token=257, train_bytes=1)
 
     def fill(self, n_byte: int) -> SubwordOptions:
         """Return the options for a text of this size."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ...errors import DataError, convert_fields, require, require_at_least
+from ...errors import DataError, Settings, require
 from .base import Piece, Vocabulary, decode_whole, join_documents, split_between_words
 
 if TYPE_CHECKING:
@@ -78,11 +78,13 @@ DEFAULTS |= {"unknown": "unk"}
 
 
 @dataclass(frozen=True)
-class WordOptions:
+class WordOptions(Settings):
     """Rules for splitting a text into words and choosing the vocabulary.
 
     None means the option of the corpus, or else the one in DEFAULTS.
     """
+
+    minima: ClassVar = {"min_freq": 0, "max_size": 1}
 
     min_freq: int | None = None
     """Leave out words with a lower count in the training text; default 0."""
@@ -99,8 +101,7 @@ class WordOptions:
     id; default), or are an error."""
 
     def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, min_freq=0, max_size=1)
+        super().__post_init__()
         for symbol in self.special or ():
             require(symbol.split() == [symbol], "special", repr(symbol), "no white space")
 
