@@ -39,6 +39,8 @@ MEMBERS = {
     "compiled._orig_mod": "model/config",
     "module._forward_hooks": "model/config model/parts",
     "module._forward_pre_hooks": "model/config model/parts",
+    "module._backward_hooks": "model/parts",
+    "module._backward_pre_hooks": "model/parts",
     "module._modules": "model/parts",
     "fused_optimizer._step_supports_amp_scaling": "training/optimizers",
     "torch._foreach_add_": "training/lamb training/muon",

@@ -1,6 +1,8 @@
 """Hooks, derived classes and patches act in evaluation and generation as in the network's loss."""
 
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
 from types import MethodType
 
 import pytest
@@ -14,6 +16,7 @@ from txl_lightning.generation.state import start_decoding
 from txl_lightning.model import is_absolute
 from txl_lightning.model.kernels import reference
 from txl_lightning.model.positions import AbsoluteSinusoidal, Sinusoidal
+from txl_lightning.model.reading import Reader
 from txl_lightning.model.transformer_xl import FeedForward, Layer, RelativeAttention
 
 IDS = torch.randint(11, (31,), generator=torch.Generator().manual_seed(1))
@@ -52,6 +55,12 @@ class OtherCalls(TransformerXL):
     def loss(self, tokens_BL, targets_BL, *inputs, **named):
         logits_BLV, memory = self(tokens_BL, *inputs, **named)
         return nn.functional.cross_entropy(logits_BLV.mT, targets_BL, reduction="none"), memory
+
+
+class OtherLogits(TransformerXL):
+    def forward(self, *inputs, **named):
+        logits_BLV, memory = super().forward(*inputs, **named)
+        return logits_BLV * torch.linspace(-1, 1, 11), memory
 
 
 class Wrapper(nn.Module):
@@ -144,6 +153,15 @@ class OwnLayer(nn.Module):
         return self.feed_forward(h_BLD)
 
 
+class NoLayer(nn.Module):
+    def forward(self, h_BLD, past):
+        return h_BLD
+
+
+def leave_out(net):
+    net.layers[1] = NoLayer()
+
+
 def change_kernel(net):
     net.layers[0].attention.attend = attend_evenly
 
@@ -171,7 +189,24 @@ def hook(name, register="register_forward_hook"):
     return lambda net: getattr(net.get_submodule(name), register)(act)
 
 
+def halve_logits(module, inputs, output):
+    logits_BLV, memory = output
+    return logits_BLV / 2, memory
+
+
+def read_next_ids(module, inputs):
+    tokens_BL, *others = inputs
+    return ((tokens_BL + 1) % 11, *others)
+
+
+def patch_network(net):
+    net.forward = lambda *inputs: halve_logits(net, inputs, TransformerXL.forward(net, *inputs))
+
+
 CHANGES = {
+    "hook of the network": lambda net: net.register_forward_hook(halve_logits),
+    "hook before the network": lambda net: net.register_forward_pre_hook(read_next_ids),
+    "hook of the softmax": hook("head"),
     "hook of a layer": hook("layers.0"),
     "hook before a layer": hook("layers.1", "register_forward_pre_hook"),
     "hook of attention": hook("layers.1.attention"),
@@ -187,11 +222,14 @@ CHANGES = {
     "derived dropout": change_layer("drop", DoubledDropout),
     "derived hidden": become(OtherStates),
     "derived forward and loss": become(OtherCalls),
+    "derived forward": become(OtherLogits),
     "patched forward": patch_forward,
+    "patched forward of the network": patch_network,
     "wrapped layer": wrap("layers.1", Wrapper),
     "wrapped inputs of a layer": wrap("layers.1", WrapperOfInputs),
     "own layer first": wrap("layers.0", OwnLayer),
     "own layer last": wrap("layers.1", OwnLayer),
+    "layer left out": leave_out,
     "wrapped attention": wrap("layers.1.attention", Wrapper),
     "adapter of keys and values": wrap("layers.0.attention.kv_net", LowRank),
     "adapter of queries": wrap("layers.0.attention.q_net", LowRank),
@@ -259,6 +297,40 @@ def test_a_changed_network_reads_kept_keys_as_it_reads_states(make_net, name, no
     cache = net.empty_cache(1)
     assert isinstance(cache, KeyValueCache) == (name != "own absolute positions")
     torch.testing.assert_close(read_alone(net, cache), read_alone(net), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("changed", [name for name in CHANGES if "loss" not in name], indirect=True)
+@torch.no_grad()
+def test_the_loss_of_a_changed_network_is_that_of_the_logits_of_its_calls(changed):
+    logits_BLV, _ = changed(IDS[None, :9])
+    nats_BL, _ = changed.loss(IDS[None, :9], IDS[None, 4:10])
+    expected = nn.functional.cross_entropy(logits_BLV[0, -6:], IDS[4:10], reduction="none")
+    torch.testing.assert_close(nats_BL[0], expected, rtol=0, atol=1e-12)
+
+
+def test_a_hook_of_a_softmax_in_clusters_acts_on_losses(make_net):
+    net = make_net(cutoffs=[3, 7], div_val=2)
+    net.head.register_forward_hook(lambda module, inputs, logp_BLV: logp_BLV.flip(-1))
+    logits_BLV, _ = net(IDS[None, :9])
+    nats_BL, _ = net.loss(IDS[None, :9], IDS[None, 1:10])
+    expected = nn.functional.cross_entropy(logits_BLV[0], IDS[1:10], reduction="none")
+    torch.testing.assert_close(nats_BL[0], expected, rtol=0, atol=1e-5)
+
+
+# torch warns that ids have no gradient.
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+@pytest.mark.parametrize("kind", ["hook", "pre_hook"])
+def test_backward_hooks_of_the_network_get_the_gradient_of_its_logits(make_net, kind):
+    net = make_net(mem_len=7)
+    seen = []
+    register = getattr(net, f"register_full_backward_{kind}")
+    register(lambda module, *gradients: seen.append(gradients[-1][0]))
+    nats_BL, _ = net.loss(IDS[None, :9], IDS[None, 1:10])
+    nats_BL.sum().backward()
+    [d_BLV] = seen
+    # Softmax less 1 at the target.
+    torch.testing.assert_close(d_BLV.sum(-1), torch.zeros(1, 9).double(), rtol=0, atol=1e-12)
+    assert (d_BLV.gather(-1, IDS[None, 1:10, None]) < 0).all()
 
 
 @pytest.mark.parametrize("changed", CHANGES, indirect=True)
@@ -330,6 +402,39 @@ def test_dropout_that_is_left_on_acts_with_kept_keys_as_with_states(make_net):
         outputs.append(net.hidden(IDS[None, :5], memory)[0])
     torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
     assert not torch.allclose(outputs[0], net.hidden(IDS[None, :5])[0])
+
+
+def remove_layers(net):
+    net.layers = net.layers[:1]
+
+
+def remove_layers_and_tell(net):
+    remove_layers(net)
+    net.config = replace(net.config, n_layer=1)
+
+
+def append_layer(net):
+    net.layers.append(Layer(net.config).double())
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "absolute_learned"])
+@pytest.mark.parametrize("change", [remove_layers, remove_layers_and_tell, append_layer])
+def test_another_number_of_layers_is_refused_in_one_line(make_net, change, positions):
+    net = make_net(positions=positions, clamp_len=20)
+    change(net)
+    expected = rf"^layers: invalid {len(net.layers)}; expected 2, as its positions have"
+    for read in (net.loss, Reader(net).score):
+        with pytest.raises(ValueError, match=expected), torch.no_grad():
+            read(IDS[None, :8], IDS[None, 1:9])
+
+
+def test_layers_of_any_container_may_be_shared_and_copied(make_net):
+    net = make_net(mem_len=7)
+    net.layers = nn.Sequential(net.layers[1], net.layers[1])
+    expected = read_alone(net)
+    torch.testing.assert_close(read_alone(deepcopy(net)), expected, rtol=0, atol=0)
+    actual = stream_nats(net, IDS, batch_size=1, tgt_len=6)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
 def test_own_absolute_positions_are_refused_where_the_built_in_ones_are(make_net):

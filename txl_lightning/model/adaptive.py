@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import require
 from .config import TransformerXLConfig
-from .parts import Linear, linear
+from .parts import Linear, is_changed, linear
 
 CACHED_LOGITS = 1 << 18  # logits that are converted to float32, and summed, at once
 # Types of stored ids, which torch takes for indices only in some places.
@@ -114,6 +114,15 @@ class Softmax(nn.Module):
         return score_chunks(self, h_YD, target_Y, self.chunk_size).view(targets_BL.shape)
 
 
+class PlainSoftmax(nn.Sequential):
+    """The softmax of the logits that its modules return; without any, of its input."""
+
+    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
+        """Return -log p of each target, nats_BL; targets may be on the host."""
+        target_Y = as_indices(targets_BL.flatten()).to(h_BLD.device, non_blocking=True)
+        return nats(self, h_BLD.flatten(0, -2), target_Y).view(targets_BL.shape)
+
+
 class AdaptiveSoftmax(nn.Module):
     """Softmax over the first cluster and the other clusters, then within a cluster.
 
@@ -145,6 +154,9 @@ class AdaptiveSoftmax(nn.Module):
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
+        if is_changed(self):
+            # A hook acts on the whole vocabulary.
+            return PlainSoftmax(self).nats(h_BLD, targets_BL)
         h_YD = h_BLD.flatten(0, -2)
         target_Y = as_indices(targets_BL).cpu().numpy().ravel()
         send = partial(send_to, h_YD.device)

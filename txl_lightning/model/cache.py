@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from ..errors import require
 from .config import ContextLengths, SameLength
-from .memory import Band, Mask, Reading, attention_mask, count_filled, farthest_state
+from .memory import (
+    Band,
+    Mask,
+    Reading,
+    attention_mask,
+    count_filled,
+    farthest_state,
+    require_layers,
+)
 from .positions import RELATIVE, DistanceTerms
 
 MIN_SEGMENT = 256  # smallest segment length for which slots and distance terms are prepared
@@ -162,6 +170,7 @@ class KeyValueCache:
         if torch.is_grad_enabled() or net.training:
             raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
         cache = self.reserve_slots(tgt_len).prepare_terms(net, tgt_len)
+        require_layers(net, cache.terms_N)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         count = cache._count_terms(cache.n_kept, tgt_len)
         place = cache.end - cache.n_kept, cache.end

@@ -109,6 +109,7 @@ class Memory:
         """Return what each layer asks in the next segment."""
         mask = Mask(self.attention_mask(tgt_len, doc_pos_BL))
         terms_N = net.positions(self.distances(tgt_len))
+        require_layers(net, terms_N)
         past_N = [Past(*each, mask) for each in zip(self.h_NBMD, terms_N, strict=True)]
         return Reading(past_N, partial(self.update, mask_BLS=mask.mask_BLS))
 
@@ -174,6 +175,13 @@ def require_memory(
     require(memory.batch_size == batch_size, "memory", f"{memory.batch_size} rows", rows)
     expected = {name: getattr(config, name) for name in memory.sizes}
     require(memory.sizes == expected, "memory", memory.sizes, f"{expected}, as in the network")
+
+
+def require_layers(net: nn.Module, terms_N: Sequence[DistanceTerms]) -> None:
+    """Refuse a network whose layers were removed or added: each has distance terms of its own."""
+    n_layer = len(net.layers)
+    expected = f"{len(terms_N)}, as its positions have; or a new network with n_layer {n_layer}"
+    require(n_layer == len(terms_N), "layers", n_layer, expected)
 
 
 def farthest_state(same_length: SameLength, mem_len: int) -> int | None:

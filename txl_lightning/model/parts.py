@@ -222,15 +222,18 @@ class PackedLinear(nn.Module):
 
 def has_hooks(module: nn.Module) -> bool:
     """Return True if something other than `forward` acts when a module is called."""
-    # Private: no public function tells. Hooks of gradients do not change what is computed.
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    # Private: no public function tells.
+    of_values = module._forward_hooks or module._forward_pre_hooks
+    return bool(of_values or module._backward_hooks or module._backward_pre_hooks)
 
 
 def is_changed(net: nn.Module) -> bool:
     """Return True if a call of a network is another than its class has."""
+    if not has_hooks(net):
+        return "forward" in vars(net)
     # FSDP2 has hooks of its own; importing its class takes as long as the rest of torch.
     is_sharded = any(hasattr(weight, "full_tensor") for weight in net.parameters())
-    return "forward" in vars(net) or (has_hooks(net) and not is_sharded)
+    return "forward" in vars(net) or not is_sharded
 
 
 class Modes:

@@ -24,7 +24,7 @@ from .adaptation import (
     restore_weights,
     take_step,
 )
-from .adaptive import nats, nats_of_logits
+from .adaptive import PlainSoftmax, nats_of_logits
 from .config import EvalLengths
 from .contract import AnyMemory, Network, has_states
 from .state_cache import StateCache
@@ -57,7 +57,8 @@ class Reader:
         self.config = net.config
         self.use = adaptation.fill()
         self.has_states = has_states(net)
-        expected = f"0, as {type(net).__name__} lacks its method hidden, or its head"
+        name = type(net).__name__
+        expected = f"0, as {name} lacks hidden and head, or its calls have hooks or other code"
         is_possible = self.has_states or not self.use.cache_len
         require(is_possible, "cache_len", self.use.cache_len, expected)
         is_possible = not self.use.rate or is_trainable(net)
@@ -176,15 +177,6 @@ class Reader:
 def set_reread(memory: AnyMemory, n_reread: int) -> AnyMemory:
     """Return a memory whose continuous cache has read the first tokens of the next segment."""
     return replace(memory, n_reread=n_reread) if isinstance(memory, AdaptedMemory) else memory
-
-
-class PlainSoftmax(nn.Sequential):
-    """The softmax of the logits of any head."""
-
-    def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        """Return -log p of each target, nats_BL; targets may be on the host."""
-        target_Y = targets_BL.flatten().to(h_BLD.device, non_blocking=True)
-        return nats(self, h_BLD.flatten(0, -2), target_Y).view(targets_BL.shape)
 
 
 class Segment(Protocol):

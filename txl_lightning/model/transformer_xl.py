@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import require
-from .adaptive import as_indices, embedding_and_head
+from .adaptive import PlainSoftmax, as_indices, embedding_and_head
 from .cache import KeyValueCache
 from .config import AS_TRAINED, EvalLengths, TransformerXLConfig
 from .kernels import KERNELS
@@ -110,10 +110,15 @@ class TransformerXL(nn.Module):
         """Return -log p(target) in nats_BL, at least float32, and the memory for the next segment.
 
         Targets are given for all tokens, or for the last ones; targets of -100 are not scored:
-        they have 0 nats and no gradient. Other arguments are as in `hidden`.
+        they have 0 nats and no gradient. Other arguments are as in `hidden`. Hooks on the network
+        itself act, as the nats are then those of the logits that a call returns.
         """
+        last = slice(-targets_BL.size(1), None)
+        if self.has_own_calls:
+            logits_BLV, memory = self(tokens_BL, *inputs, **named)
+            return PlainSoftmax().nats(logits_BLV[:, last], targets_BL), memory
         h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
-        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
+        return self.head.nats(h_BLD[:, last], targets_BL), memory
 
     def hidden(
         self,
@@ -176,13 +181,15 @@ class TransformerXL(nn.Module):
         return KeyValueCache(sizes, filled_B, *(lengths or AS_TRAINED).resolve(self.config))
 
     @property
+    def has_own_calls(self) -> bool:
+        """True if a derived class, a patch or a hook may return other logits than the head's."""
+        return type(self).forward is not TransformerXL.forward or is_changed(self)
+
+    @property
     def reads_states(self) -> bool:
         """True if calls and losses are those of `hidden` and `head`; a derived class may differ."""
-        kind = type(self)
-        methods = kind.forward, kind.loss
-        if methods != (TransformerXL.forward, TransformerXL.loss) or is_changed(self):
-            return False
-        return "loss" not in vars(self)
+        has_own_loss = type(self).loss is not TransformerXL.loss or "loss" in vars(self)
+        return not (self.has_own_calls or has_own_loss)
 
     @property
     def device(self) -> torch.device:
