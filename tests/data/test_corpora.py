@@ -100,7 +100,7 @@ CASE, SIZE = WordOptions(lower_case=True), SubwordOptions(999)
         ({"words": CASE, "subwords": SIZE}, {"words", "subwords"}),
         ({"corpus": "text8", "words": CASE, "task": TaskConfig(3)}, {"words", "task"}),
         ({"corpus": "ptb", "words": CASE, "subwords": SIZE}, {"subwords"}),
-        ({"vocab": "bpe", "words": WordOptions(line_end="eos"), "subwords": SIZE}, set()),
+        ({"vocab": "bpe", "words": WordOptions(line_end="eos"), "subwords": SIZE}, {"words"}),
         ({"path": "a.txt", "vocab": "words.txt", "words": CASE, "split": (0.8, 0.1, 0.1)}, set()),
         ({"corpus": "sort", "vocab": "bytes", "task": TaskConfig(3)}, {"vocab"}),
         ({"corpus": "sort", "document_unit": "lines", "words": CASE}, {"document_unit", "words"}),

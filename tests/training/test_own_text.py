@@ -12,6 +12,7 @@ import yaml
 
 from experiments.results import load_records
 from txl_lightning.data.datamodule import CorpusConfig
+from txl_lightning.data.sources import TOKEN_BYTES
 from txl_lightning.data.vocab import SubwordOptions
 from txl_lightning.model import has_bfloat16_units
 from txl_lightning.training import own_text
@@ -112,27 +113,18 @@ def test_minutes_are_planned_unless_steps_are_given(long_text):
         assert (settings.trainer.max_steps == 2000) == (minutes is None)
 
 
-def test_a_plan_has_thirty_passes_and_ten_validations(long_text):
-    n_byte = long_text.stat().st_size
-    for words, token_bytes in (((), 2.6), (("--data.vocab=bytes",), 1)):
-        settings = adopt(long_text, *words, "--data.batch_size=4", "--data.tgt_len=32")
+def test_a_plan_has_thirty_passes_and_ten_validations_unless_their_distance_is_given(long_text):
+    for words, n in (((), 10), (("--trainer.val_check_interval=9",), None)):
+        settings = adopt(long_text, *words)
         assert (settings.trainer.max_epochs, settings.trainer.max_steps) == (30, -1)
-        segments = 30 * 0.9 * n_byte / token_bytes / (4 * 32)
-        assert settings.trainer.val_check_interval == int(segments / 10)
-
-
-def test_validations_of_three_files_are_planned_by_the_training_text(long_text):
-    words = "--data.vocab=bytes", "--data.batch_size=4", "--data.tgt_len=32"
-    three = json.dumps([str(long_text)] * 3)
-    every = adopt(three, *words).trainer.val_check_interval
-    assert every == int(3 * long_text.stat().st_size / (4 * 32))
+        assert settings.plan.validations == n
 
 
 @pytest.mark.parametrize("options", [[], ["--trainer.accumulate_grad_batches=4"]])
 def test_a_planned_run_ends_after_its_passes(accepted, text_file, monkeypatch, options):
     monkeypatch.setattr(own_text, "SMALLEST", 1)
-    monkeypatch.setattr(own_text, "VALIDATION_LEN", 1)
-    monkeypatch.setattr(own_text, "PASSES", 4)
+    plan = {"trainer.max_epochs": 4, "trainer.limit_val_batches": 1}
+    monkeypatch.setattr(own_text, "PLAN", own_text.PLAN | plan)
     words = f"--data.path={text_file}", "--data.vocab=bytes", *NETWORK
     lines = accepted("fit", *words, *options, "--data.batch_size=32").err.splitlines()
     assert lines[0].endswith("; 5 min, at most 4 passes over the text")
@@ -169,18 +161,10 @@ def test_a_store_and_ids_have_the_recipe_of_their_length(accepted, prepared, kin
     assert (config["data"]["vocab"], config["plan"]["minutes"]) == (None, None)
 
 
-@pytest.mark.parametrize(("kind", "n_byte"), [("store", 1), ("ids", own_text.TOKEN_BYTES)])
-def test_the_passes_of_a_store_and_of_ids_are_planned_by_their_tokens(
-    prepared, long_text, kind, n_byte
-):
-    words = prepared(kind), "--data.batch_size=4", "--data.tgt_len=32"
-    extent = own_text.MEASURES[kind](own_text.read_data(read_given([*words])))
-    n_token = long_text.stat().st_size
-    assert extent.n_byte == n_byte * n_token
-    assert extent.train_tokens == pytest.approx(0.9 * n_token, abs=10)
-    settings = resolve(*words)
-    every = int(3 * extent.train_tokens / (4 * 32))
-    assert (settings.trainer.max_epochs, settings.trainer.val_check_interval) == (30, every)
+@pytest.mark.parametrize(("kind", "n_byte"), [("store", 1), ("ids", TOKEN_BYTES)])
+def test_the_length_of_a_store_and_of_ids_is_that_of_their_text(prepared, long_text, kind, n_byte):
+    data = own_text.read_data(read_given([prepared(kind)]))
+    assert data.source.count_own_bytes() == n_byte * long_text.stat().st_size
 
 
 @pytest.mark.parametrize("name", ["tgt_len", "batch_size"])
@@ -214,6 +198,9 @@ def test_fit_reads_what_prepare_has_made(accepted, long_text, words):
     assert config.source.find_recipe().filled_subwords.n_token == 1024
 
 
+BYTES_PER_SUBWORD = {"0.1": 2.6, "1": 2.9, "10": 3.4, "70": 3.4}  # by megabytes of text
+
+
 def has_recipe(record, size, minutes, n_byte):
     """Return True if a measured run has the recipe of a size of texts and of so many minutes."""
     n_token = SubwordOptions().fill(n_byte).n_token
@@ -229,8 +216,8 @@ def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, 
     records = load_records(repository / "tests/training/recipes.json").values()
     runs = [r for r in records if r["kind"].startswith(f"{name} MB, ")]
     size = next(each for each in own_text.SIZES if n_byte <= each.largest)
-    plan = own_text.plan_training(size, own_text.Extent(n_byte, 0.9), CorpusConfig())
-    most = plan["trainer.val_check_interval"] * own_text.N_VALIDATION
+    # A tenth of the text is measured; a segment has 16 rows of 64 subwords.
+    most = own_text.PLAN["trainer.max_epochs"] * 0.9 * n_byte / BYTES_PER_SUBWORD[name] / (16 * 64)
     for minutes in {r["minutes"] for r in runs}:
         # A run with more steps than the recipe's passes would not be that of the recipe.
         ours = [r for r in runs if has_recipe(r, size, minutes, n_byte) and r["steps"] <= most]
@@ -249,8 +236,9 @@ def test_only_what_is_read_of_a_folder_decides_its_recipe(long_text):
     (folder / "same.txt").symlink_to(long_text)
     (folder / "version_0").mkdir()
     (folder / "version_0" / "run.json").write_text('{"max_steps": 3}')
-    assert own_text.count_bytes(folder, CorpusConfig()) == size
-    assert own_text.count_bytes(folder, CorpusConfig(vocab="bytes")) == size + 500
+    for vocab, n_byte in ((None, size), ("bytes", size + 500)):
+        config = CorpusConfig(path=folder, vocab=vocab)
+        assert config.source.count_own_bytes() == n_byte
 
 
 @pytest.mark.parametrize("words", ["", "--config=hardware/cpu", "--config=none.yaml"])

@@ -1,5 +1,7 @@
 """trainer.max_epochs counts passes over the text, as steps."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,9 @@ def run_fit(accepted, folder, *options):
     words += ("--report.html=false", "--report.sample_len=0", "--trainer.limit_val_batches=1")
     output = accepted("fit", *words, f"--trainer.default_root_dir={folder}", *options)
     return output.out + output.err
+
+
+DEFAULT_DISTANCE = "--trainer.val_check_interval=200"
 
 
 @pytest.fixture(autouse=True)
@@ -163,3 +168,36 @@ def test_passes_of_segments_of_varying_length_are_counted_exactly():
     assert [stream.count_segments(n) for n in range(4)] == [
         next(i for i, n_pass in enumerate(passes) if n_pass == n) for n in range(4)
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        (["--trainer.max_epochs=1"], [15, 30, 45]),
+        (["--trainer.max_epochs=1", "--trainer.accumulate_grad_batches=4"], [4, 8, 12]),
+        (["--trainer.max_steps=10"], [3, 6, 9, 10]),
+    ],
+)
+def test_a_number_of_validations_is_spread_over_the_steps_that_training_counts(
+    accepted, options, steps
+):
+    printed = run_fit(accepted, "runs", DEFAULT_DISTANCE, "--plan.validations=3", *options)
+    assert re.findall(r"step (\d+)  validation:", printed) == [*map(str, steps)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--trainer.val_check_interval=9"], "null with trainer.val_check_interval 9"),
+        (
+            ["--trainer.max_steps=-1", "--model.optim.schedule=constant"],
+            "null in a run without trainer.max_steps and trainer.max_epochs",
+        ),
+    ],
+)
+def test_a_number_of_validations_is_refused_beside_their_distance_and_without_an_end(
+    refused, options, expected
+):
+    code, line = refused("fit", "--data.path=text.txt", "--plan.validations=3", *options)
+    assert (code, line[: line.index(";")]) == (2, "plan.validations: invalid 3")
+    assert expected in line

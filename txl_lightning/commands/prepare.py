@@ -46,8 +46,9 @@ def prepare_command(
     if out is None:
         print_store(name, config.open_text(check, workers))
         return
+    require(kind != "store", "out", out, "null with a store; copy its folder")
     check_folder_writable("out", Path(out).parent)
-    print_store(name, config.source.write(Path(out), check, workers))
+    print_store(name, config.source.write_store(Path(out), check, workers))
 
 
 def print_store(name: str, store: Store) -> None:

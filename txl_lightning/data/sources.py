@@ -8,6 +8,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -15,7 +16,7 @@ from ..errors import DataError, convert_fields, invalid, require
 from ..files import STORE_FILE, has_mark, local_path
 from .corpora import CORPORA, Corpus
 from .id_files import IDS, IdOptions, IdRecipe, split_id_files
-from .recipe import Recipe, encode_split, prepare_folder, prepare_text
+from .recipe import Recipe, Workers, encode_split, prepare_folder, prepare_text
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .text_files import (
@@ -23,6 +24,7 @@ from .text_files import (
     SPLITS,
     SUFFIXES,
     DocumentUnit,
+    count_bytes,
     has_documents,
     split_user_files,
 )
@@ -32,12 +34,12 @@ from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
 
 CorpusName = Literal[*CORPORA, *TASKS]
-ALL_TEST = (0.0, 0.0, 1.0)
+TOKEN_BYTES = 3  # of a token of ids whose text is unknown, about
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(ABC):
-    """Where a text comes from; its fields are the settings that have an effect on it."""
+    """The place a text comes from; its fields are the settings that have an effect on it."""
 
     reason: ClassVar[str]  # why other settings have no effect, after the name of the text
     has_splits: ClassVar[bool] = True  # of its own, whatever the fractions are
@@ -46,16 +48,20 @@ class Source(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What results call the text."""
+        """The name of the text in results."""
 
     @abstractmethod
-    def open(self, whole: bool = False, workers: int | str = 1) -> Store | TaskStore:
+    def open(self, whole: bool = False, workers: Workers = 1) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
         `whole`: all prepared files are compared with their checksums."""
 
     def list_unused(self) -> dict[str, str]:
         """Return the fields that have no effect together with the others, and why."""
         return {}
+
+    def count_own_bytes(self) -> int:
+        """Return about how many bytes a text of the user's own has; 0 for other texts."""
+        return 0
 
     def encode(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Return a split in the ids of a vocabulary, which are written to a permanent folder."""
@@ -71,18 +77,35 @@ class Source(ABC):
 class EncodedSource(Source):
     """A text, or ids, of which a store is made."""
 
+    key: ClassVar[str]  # the field with its paths: one, or three for train, val and test
     split: tuple[float, ...]
     vocab: str | None
+
+    @property
+    def given(self) -> list[str]:
+        return list_given(getattr(self, self.key))
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self.given)
+
+    @property
+    def has_splits(self) -> bool:
+        return len(self.given) == len(SPLITS)
+
+    @property
+    def paths(self) -> list[Path]:
+        return [Path(path).expanduser() for path in self.given]
 
     @abstractmethod
     def find_recipe(self, any_bytes: bool = False) -> Recipe:
         """Find or download the text, and return the recipe of its store. `any_bytes`: files of the
         user that are not text are read, too."""
 
-    def open(self, whole: bool = False, workers: int | str = 1) -> Store:
+    def open(self, whole: bool = False, workers: Workers = 1) -> Store:
         return prepare_text(self.find_recipe(), self.data_folder, whole, workers)
 
-    def write(self, out: Path, whole: bool = False, workers: int | str = 1) -> Store:
+    def write_store(self, out: Path, whole: bool = False, workers: Workers = 1) -> Store:
         """Return the store in a folder of the user, written if absent."""
         return prepare_folder(self.find_recipe(), out, self.data_folder, workers, whole)
 
@@ -96,18 +119,11 @@ class TextSource(EncodedSource):
     """Your own text: a file, a folder or an archive, or three of these."""
 
     reason = "is a text"
+    key = "path"
     path: str | list[str] | None
     document_unit: DocumentUnit | Literal["none"] | None
     words: WordOptions
     subwords: SubwordOptions
-
-    @property
-    def name(self) -> str:
-        return ", ".join(list_given(self.path))
-
-    @property
-    def has_splits(self) -> bool:
-        return len(list_given(self.path)) == len(SPLITS)
 
     @property
     def vocab_name(self) -> str:
@@ -119,11 +135,14 @@ class TextSource(EncodedSource):
         # A vocabulary's file may list words.
         return {name: reason for name in users if self.vocab_name in BUILT_IN.keys() - users[name]}
 
+    def count_own_bytes(self) -> int:
+        any_bytes = self.vocab == "bytes"
+        return sum(count_bytes(path, self.data_folder, any_bytes) for path in self.paths)
+
     def find_recipe(self, any_bytes: bool = False) -> Recipe:
-        paths = list_paths(self.path)
         any_bytes |= self.vocab == "bytes"
-        splits = split_user_files(paths, self.split, self.data_folder, any_bytes)
-        has_units = any(has_documents(path, self.data_folder) for path in paths)
+        splits = split_user_files(self.paths, self.split, self.data_folder, any_bytes)
+        has_units = any(has_documents(path, self.data_folder) for path in self.paths)
         unit = self.choose_unit("files" if has_units else None)
         return Recipe(splits, self.vocab_name, unit, self.words, self.subwords)
 
@@ -167,6 +186,7 @@ class IdSource(EncodedSource):
     """Token ids of another program: one file, or three."""
 
     reason = "has ids"
+    key = "ids"
     ids: str | list[str]
     id_options: IdOptions
 
@@ -174,16 +194,12 @@ class IdSource(EncodedSource):
         is_file = self.vocab not in BUILT_IN
         require(is_file, "vocab", self.vocab, "the tokenizer.json of the ids, or null")
 
-    @property
-    def name(self) -> str:
-        return ", ".join(list_given(self.ids))
-
-    @property
-    def has_splits(self) -> bool:
-        return len(list_given(self.ids)) == len(SPLITS)
+    def count_own_bytes(self) -> int:
+        parts = chain(*self.find_recipe().splits.values())
+        return TOKEN_BYTES * sum(part.high - part.low for part in parts)
 
     def find_recipe(self, any_bytes: bool = False) -> IdRecipe:
-        splits = split_id_files(list_paths(self.ids), self.id_options, self.split)
+        splits = split_id_files(self.paths, self.id_options, self.split)
         has_units = any(part.has_documents for parts in splits.values() for part in parts)
         unit = "files" if has_units else None
         return IdRecipe(splits, self.vocab or IDS, unit, id_options=self.id_options)
@@ -200,11 +216,12 @@ class StoreSource(Source):
     def name(self) -> str:
         return self.store
 
-    def open(self, whole: bool = False, workers: int | str = 1) -> Store:
+    def open(self, whole: bool = False, workers: Workers = 1) -> Store:
         return open_store(self.store, self.data_folder, whole)
 
-    def write(self, out: Path, whole: bool = False, workers: int | str = 1) -> Store:
-        raise invalid("out", out, "null with a store; copy its folder")
+    def count_own_bytes(self) -> int:
+        store = self.open()
+        return sum(store.n_byte.values()) or TOKEN_BYTES * sum(store.manifest["tokens"].values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +236,7 @@ class TaskSource(Source):
     def name(self) -> str:
         return self.corpus
 
-    def open(self, whole: bool = False, workers: int | str = 1) -> TaskStore:
+    def open(self, whole: bool = False, workers: Workers = 1) -> TaskStore:
         return TaskStore(self.corpus, self.task)
 
 
@@ -283,7 +300,7 @@ class DataConfig:
 
     @property
     def source(self) -> Source:
-        """Where the text comes from, with the settings that it uses."""
+        """The place the text comes from, with the settings that it uses."""
         own = TaskSource if self.corpus in TASKS else CorpusSource
         kind = next((KINDS[name] for name in KINDS if getattr(self, name) is not None), own)
         return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
@@ -304,15 +321,12 @@ class DataConfig:
         """Return settings that are given and have no effect on this text, and why."""
         source = self.source
         given = {f.name for f in fields(DataConfig) if getattr(self, f.name) != f.default}
-        # Options of words may be given with their defaults.
-        if "words" in given and self.words.fill() == WordOptions().fill():
-            given.remove("words")
         others = {name for name in given - ALWAYS if not self.uses(name)}
         reasons = dict.fromkeys(sorted(others), f"{source.name} {source.reason}")
         reasons |= source.list_unused()
         return {name: reason for name, reason in reasons.items() if name in given}
 
-    def open_text(self, whole: bool = False, workers: int | str = 1) -> Store | TaskStore:
+    def open_text(self, whole: bool = False, workers: Workers = 1) -> Store | TaskStore:
         """Open the source, and warn of settings that have no effect on it."""
         for name, reason in self.list_unused().items():
             warnings.warn(f"data.{name}: no effect, because {reason}", stacklevel=2)
@@ -320,16 +334,12 @@ class DataConfig:
 
     def put_all_in_test(self) -> "DataConfig":
         """Return the settings with which a text without splits of its own is all test."""
-        return self if self.source.has_splits else replace(self, split=ALL_TEST)
+        return self if self.source.has_splits else replace(self, split=(0.0, 0.0, 1.0))
 
 
 def list_given(value: str | list[str] | None) -> list[str]:
     """Return the paths that a setting gives: none, one or several."""
     return [value] if isinstance(value, str) else list(value or [])
-
-
-def list_paths(value: str | list[str] | None) -> list[Path]:
-    return [Path(path).expanduser() for path in list_given(value)]
 
 
 def find_kind(path: Path) -> str:

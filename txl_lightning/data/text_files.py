@@ -5,6 +5,7 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -107,6 +108,17 @@ def whole_file(path: Path, is_text: bool = False) -> list[FileSlice]:
         with path.open("rb") as file:
             start = 3 if file.read(3) == codecs.BOM_UTF8 else 0
     return [FileSlice(path, start, size, is_text=is_text)] if size > start else []
+
+
+def count_bytes(path: Path, data_dir: Path, any_bytes: bool = False) -> int:
+    """Return the bytes of the files at a path that are read, packed ones as they are; 0 if one
+    cannot be read, which `find_documents` refuses."""
+    read = (None, NOT_UTF8) if any_bytes else (None,)
+    with suppress(OSError):
+        files = [file for file in list_files(path, data_dir).values() if file.is_file()]
+        files = [file for file in files if has_ending(file, UNPACKED) or find_binary(file) in read]
+        return sum(file.stat().st_size for file in files)
+    return 0
 
 
 def split_by_fractions(slices: Sequence[FileSlice], fractions: Sequence[float]) -> Splits:

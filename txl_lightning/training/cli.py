@@ -306,7 +306,7 @@ def make_callbacks(
         writers = [SaveNats(Path(config.trainer.default_root_dir))] if command == "predict" else []
         return [*writers, bar] if has_bar else writers
     probe = ValidationProbe(config.report.sample_len, with_attention=config.report.html)
-    callbacks = [Throughput(), probe, FinalValidation()]
+    callbacks = [Throughput(), probe, FinalValidation(config.plan.validations)]
     if config.plan.minutes is not None:
         callbacks.append(TimeBudget(config.plan.minutes))
     if config.report.html:

@@ -119,11 +119,15 @@ class CheckpointConfig(Settings):
 
 @dataclass(frozen=True)
 class PlanConfig(Settings):
-    """Duration of a run."""
+    """Duration of a run, and validations in it."""
+
+    minima: ClassVar = {"validations": 1}
 
     minutes: float | None = None
     """Minutes of training and validations together, at any speed: learning rate and validations
     follow the clock, and the last step is when the time is over (at most trainer.max_steps)."""
+    validations: int | None = None
+    """Number of validations of the whole run; default one every trainer.val_check_interval."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -288,6 +292,20 @@ def check_duration(settings: Namespace) -> None:
     expected = "null with plan.minutes, which sets the steps"
     require(least is None or not is_planned, "trainer.min_steps", least, expected)
     check_least_steps(least, steps)
+    check_validations(settings)
+
+
+def check_validations(settings: Namespace) -> None:
+    """Refuse a number of validations beside their distance, and in a run without an end."""
+    trainer = settings.trainer
+    n = settings.plan.validations
+    every = trainer.val_check_interval
+    is_default = every == TRAINER_DEFAULTS["val_check_interval"]
+    expected = f"null with trainer.val_check_interval {every}"
+    require(n is None or is_default, "plan.validations", n, expected)
+    has_end = trainer.max_steps >= 0 or trainer.max_epochs >= 0
+    expected = "null in a run without trainer.max_steps and trainer.max_epochs"
+    require(n is None or has_end, "plan.validations", n, expected)
 
 
 def make_batches_whole(trainer: Namespace) -> None:

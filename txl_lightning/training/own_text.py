@@ -8,8 +8,6 @@ override each part; a config that sets a network or an optimizer has a recipe of
 import math
 from contextlib import suppress
 from dataclasses import fields
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,12 +15,9 @@ import yaml
 from jsonargparse import Namespace
 
 from ..command_line import TEXTS
-from ..data.archives import UNPACKED
 from ..data.datamodule import CorpusConfig
-from ..data.store import SPLITS, open_store
-from ..data.text_files import NOT_UTF8, find_binary, list_files
 from ..errors import flatten_settings, prefix_errors
-from ..files import configs_folder, has_ending, load_yaml
+from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
 from .options import TRAINER_DEFAULTS
 from .settings import Given, Layer, nest
@@ -33,34 +28,29 @@ WIDE = 192  # its d_model
 SMALLEST = 50_000  # bytes of the shortest text with a recipe; shorter ones were not measured
 
 
-class Extent(NamedTuple):
-    """Length of a text, as far as it is known before it is prepared."""
-
-    n_byte: float  # of all of it; of packed files as they are
-    train_share: float
-    train_tokens: int | None = None  # None: known only when the text is encoded
-
-
 class Size(NamedTuple):
     """Recipe of texts up to a size."""
 
     largest: float  # in bytes; measured up to 70 MB
-    token_bytes: float  # of a subword, about
     dropout: float
     wide_dropout: float | None  # of the wide network; None if the text is too short for it
 
 
 SIZES = (
-    Size(500_000, 2.6, 0.3, None),
-    Size(3_000_000, 2.9, 0.1, 0.2),
-    Size(math.inf, 3.4, 0.0, 0.0),
+    Size(500_000, 0.3, None),
+    Size(3_000_000, 0.1, 0.2),
+    Size(math.inf, 0.0, 0.0),
 )
-TOKEN_BYTES = 3  # of a token of ids whose text is unknown, about
-PASSES = 30  # most passes over the text: on 0.1 MB, 74 were worse than 30
 SUBWORDS = ("bpe", "unigram")
 RESTART_LEN = 512  # memories begin anew at a random place in each so many tokens
-N_VALIDATION = 10  # validations of a run
-VALIDATION_LEN = 50  # batches of each
+PLAN = {
+    "plan.minutes": MINUTES,
+    "plan.validations": 10,
+    "trainer.limit_val_batches": 50,
+    "trainer.max_epochs": 30,  # on 0.1 MB, 74 passes were worse
+    "trainer.max_steps": -1,
+}
+"""How long a run is and how it is validated, whatever the size of the text."""
 STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev_run": False}
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 
@@ -71,26 +61,28 @@ def find_recipe(given: Given) -> Layer | None:
     if not needs_recipe(given):
         return None
     data = read_data(given)
-    measure = next((MEASURES[name] for name in MEASURES if getattr(data, name)), None)
-    extent = measure(data) if measure else Extent(0, 0)
-    if extent.n_byte == 0:
+    n_byte = data.source.count_own_bytes()
+    if n_byte == 0:
         # A corpus; or a text that cannot be read, and preparing it says why.
         return None
-    if extent.n_byte < SMALLEST:
-        length = f"{extent.n_byte:,} bytes, less than {SMALLEST:,}"
+    if n_byte < SMALLEST:
+        length = f"{n_byte:,} bytes, less than {SMALLEST:,}"
         return Layer(f"no recipe for a text of {length}: the defaults are used", {})
     steps = {name: given.get(f"trainer.{name}", default) for name, default in STEPS.items()}
     is_planned = steps == STEPS and not given.names("trainer.max_steps")
-    size = next(each for each in SIZES if extent.n_byte <= each.largest)
+    size = next(each for each in SIZES if n_byte <= each.largest)
     minutes = (given.get_number("plan.minutes") or MINUTES) if is_planned else 0
     recipe = choose_recipe(size, minutes)
-    if data.path is not None and data.vocab is None:
+    if data.uses("subwords") and data.vocab is None:
         # How many there are depends on the text alone, so that prepare makes the same.
         recipe["data.vocab"] = SUBWORDS[0]
-    recipe |= plan_training(size, extent, data) if is_planned else {}
+    if is_planned:
+        recipe |= PLAN
+    if given.names("trainer.val_check_interval"):
+        recipe.pop("plan.validations", None)
     if is_bfloat16_faster(given.get_text("trainer.accelerator", "auto")):
         recipe["trainer.precision"] = "bf16-mixed"
-    return Layer(f"recipe for a text of {extent.n_byte / 1e6:.1f} MB", nest(recipe))
+    return Layer(f"recipe for a text of {n_byte / 1e6:.1f} MB", nest(recipe))
 
 
 def needs_recipe(given: Given) -> bool:
@@ -127,23 +119,6 @@ def choose_recipe(size: Size, minutes: float) -> dict[str, Any]:
     return recipe
 
 
-def plan_training(size: Size, extent: Extent, data: CorpusConfig) -> dict[str, Any]:
-    """Return settings that limit the minutes, the passes and the validations.
-
-    Training itself counts the passes. Until the text is encoded, their segments are an estimate.
-    """
-    token_bytes = size.token_bytes if data.vocab in (None, *SUBWORDS) else 1
-    tokens = extent.train_tokens or extent.train_share * extent.n_byte / token_bytes
-    segments = PASSES * tokens / (data.batch_size * data.tgt_len)
-    return {
-        "plan.minutes": MINUTES,
-        "trainer.max_epochs": PASSES,
-        "trainer.max_steps": -1,
-        "trainer.val_check_interval": max(int(segments / N_VALIDATION), 1),
-        "trainer.limit_val_batches": VALIDATION_LEN,
-    }
-
-
 def load_shared() -> dict[str, Any]:
     """Return what all recipes share: the network and the optimizer of the quickstart."""
     config = load_yaml((configs_folder() / "quickstart.yaml").read_text())
@@ -155,53 +130,6 @@ def is_bfloat16_faster(accelerator: str) -> bool:
     if accelerator != "cpu" and torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return has_bfloat16_units(torch.device("cpu"))
-
-
-def measure_files(data: CorpusConfig) -> Extent:
-    """Return the extent of a text by the files that are read."""
-    paths = [data.path] if isinstance(data.path, str) else data.path
-    sizes = [count_bytes(Path(path).expanduser(), data) for path in paths]
-    n_byte = sum(sizes)
-    is_split = len(sizes) == len(SPLITS)
-    return Extent(n_byte, sizes[0] / max(n_byte, 1) if is_split else data.split[0])
-
-
-def count_bytes(path: Path, data: CorpusConfig) -> int:
-    """Return the size of the files of a path that are read, packed ones as they are."""
-    read = (None, NOT_UTF8) if data.vocab == "bytes" else (None,)
-    # Preparing the text names a file that cannot be read.
-    with suppress(OSError):
-        files = [path] if path.is_file() else []
-        if path.is_dir():
-            listed = list_files(path, data.data_folder).values()
-            files = [file for file in listed if file.is_file()]
-            is_packed = partial(has_ending, endings=UNPACKED)
-            files = [file for file in files if is_packed(file) or find_binary(file) in read]
-        return sum(file.stat().st_size for file in files)
-    return 0
-
-
-def measure_ids(data: CorpusConfig) -> Extent:
-    """Return the extent of ids; how many bytes a token stands for is not known."""
-    with prefix_errors("data"):
-        splits = data.source.find_recipe().splits
-    counts = {name: sum(part.high - part.low for part in splits[name]) for name in SPLITS}
-    return measure_tokens(counts, 0)
-
-
-def measure_store(data: CorpusConfig) -> Extent:
-    manifest = open_store(data.store, data.data_folder).manifest
-    return measure_tokens(manifest["tokens"], sum(manifest["bytes"].values()))
-
-
-def measure_tokens(tokens: dict[str, int], n_byte: int) -> Extent:
-    """Return the extent of a text whose tokens are counted; n_byte 0: its bytes are unknown."""
-    total = sum(tokens.values())
-    return Extent(n_byte or TOKEN_BYTES * total, tokens["train"] / max(total, 1), tokens["train"])
-
-
-MEASURES = {"path": measure_files, "ids": measure_ids, "store": measure_store}
-"""Settings that name a text with a recipe, and how long that text is."""
 
 
 def describe_recipe(recipe: Layer, settings: Namespace) -> str:

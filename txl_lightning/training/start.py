@@ -13,7 +13,6 @@ from ..checkpoints.loading import check_weights, find_latest
 from ..checkpoints.mirror import fetch_newer
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.sources import DataConfig
-from ..data.tasks import TASKS
 from ..data.vocab.kinds import BUILT_IN
 from ..errors import CheckpointError, DataError, invalid, require
 from ..model.config import CLASS, LEARNED
@@ -33,6 +32,7 @@ from .callbacks.save_run import MAX_CHANGES, dump_settings, list_changes, print_
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
 from .options import RUNS, TEXTS, Resume, names_text
+from .own_text import read_data
 from .run_state import read_state
 from .settings import Given, Layer
 
@@ -115,7 +115,8 @@ def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -
         net.pop(name, None)
     data = {}
     vocab = checkpoint.run_folder / VOCAB
-    if vocab.is_file() and not has_own_vocabulary(given):
+    # Not for a store and for a task, which have their own.
+    if vocab.is_file() and read_data(given).uses("vocab"):
         data["vocab"] = str(vocab)
     if gets_text:
         settings = checkpoint.data_settings
@@ -128,12 +129,6 @@ def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -
         data |= {name: settings[name] for name in names}
     tree = {"model": {**checkpoint.settings, "net": net}, "data": data}
     return Layer(str(checkpoint.path), tree, is_saved=True)
-
-
-def has_own_vocabulary(given: Given) -> bool:
-    """Return True for a store and for a task, which take no other vocabulary."""
-    is_corpus = not given.names("data.path", "data.ids")
-    return given.names("data.store") or (is_corpus and given.get_text("data.corpus") in TASKS)
 
 
 def is_missing_file(vocab: str | None) -> bool:

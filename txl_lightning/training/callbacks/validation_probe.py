@@ -29,7 +29,19 @@ N_GAIN = 16  # and those on which memory gain is
 
 
 class FinalValidation(Callback):
-    """Validate after the last step of a run, even if no interval ends there."""
+    """Validate after the last step of a run, even if no interval ends there; and so many times in
+    the whole run, if their number is given in place of an interval."""
+
+    def __init__(self, n_validation: int | None = None) -> None:
+        self.n_validation = n_validation
+
+    def on_fit_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        # The passes are steps now, and the loop has not read the interval yet.
+        if self.n_validation:
+            limit = module.pass_limit
+            per_step = limit.accumulation if limit else trainer.accumulate_grad_batches
+            n_segment = trainer.max_steps * per_step
+            trainer.val_check_interval = max(n_segment // self.n_validation, 1)
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if module.between_steps and trainer.global_step == trainer.max_steps:
