@@ -8,7 +8,7 @@ from ..data.sources import DataConfig, find_kind
 from ..data.store import Store
 from ..data.tasks import TASKS
 from ..data.text_files import SPLITS
-from ..errors import DataError, require
+from ..errors import DataError, require, require_positive
 from ..files import check_folder_writable
 
 
@@ -16,7 +16,7 @@ def prepare_command(
     name: str,
     out: str | None = None,
     check: bool = False,
-    workers: int | str = 1,
+    workers: int = 1,
     **text: Any,
 ) -> None:
     """Download and encode a corpus, or encode your own text; print its folder and its size.
@@ -25,8 +25,7 @@ def prepare_command(
         name: A corpus, or the path of your own text: a file, or a folder or tar of documents; or of
             ids (.npy, .bin, .ds); or of a store to be checked.
         out: Folder for a store that needs no text, for data.store; left out, in the data directory.
-        workers: Processes that encode it, or the address of a Ray cluster (ray://HOST:10001, or
-            auto), whose nodes all have the text and the folder.
+        workers: Processes that encode it.
         check: Verify the checksums of a prepared text; without out, encode a damaged one again.
         **text: Settings of fit, there with the prefix data.
     """
@@ -41,8 +40,7 @@ def prepare_command(
     corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
     # By name: the options of the command are all other settings.
     config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
-    is_valid = workers > 0 if isinstance(workers, int) else bool(workers)
-    require(is_valid, "workers", workers, "a number above 0, or the address of a Ray cluster")
+    require_positive(workers=workers)
     if out is None:
         print_store(name, config.open_text(check, workers))
         return

@@ -18,7 +18,7 @@ from numpy import ndarray
 from ..errors import DataError, Settings
 from ..files import refuse_pointer
 from ..terminal import Advance
-from .recipe import Recipe, Workers, hash_chunks, load_vocabulary_once
+from .recipe import Recipe, hash_chunks, load_vocabulary_once
 from .text_files import SPLITS, SUFFIXES
 from .vocab.base import Ids, Piece, Vocabulary
 from .vocab.subwords import LARGEST
@@ -147,7 +147,7 @@ class IdRecipe(Recipe):
         return Ids(self.id_options.n_token or 1 + highest)
 
     def encode(
-        self, split: str, vocab_path: Path, workers: Workers, advance: Advance
+        self, split: str, vocab_path: Path, workers: int, advance: Advance
     ) -> Iterator[Piece]:
         """Yield the ids as they are, by one process, and where documents begin."""
         vocab = load_vocabulary_once(vocab_path, vocab_path.stat().st_mtime_ns)

@@ -38,10 +38,6 @@ SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
 LINE = re.compile(rb"\S\n(?=\S)")
 
 
-Workers = int | str
-"""Processes on this machine, or the address of a Ray cluster."""
-
-
 @dataclass(frozen=True)
 class Recipe:
     """All that tokens depend on; without a document unit each split is one document."""
@@ -104,12 +100,12 @@ class Recipe:
         return build_vocabulary(self.vocab, slices, self.words, subwords)
 
     def encode(
-        self, split: str, vocab_path: Path, workers: Workers, advance: Advance
+        self, split: str, vocab_path: Path, workers: int, advance: Advance
     ) -> Iterator[Piece]:
         """Yield the ids of a split, with the vocabulary in a file, and where documents begin."""
         return encode_slices(self.splits[split], vocab_path, self.document_unit, workers, advance)
 
-    def build(self, folder: Path, description: dict[str, Any], workers: Workers) -> None:
+    def build(self, folder: Path, description: dict[str, Any], workers: int) -> None:
         """Build the store in an empty folder."""
         with show_progress("vocabulary", None):
             vocab = self.make_vocabulary()
@@ -130,9 +126,7 @@ def hash_chunks(chunks: Iterable[bytes | np.ndarray]) -> str:
     return sha256.hexdigest()
 
 
-def prepare_text(
-    recipe: Recipe, data_dir: Path, whole: bool = False, workers: Workers = 1
-) -> Store:
+def prepare_text(recipe: Recipe, data_dir: Path, whole: bool = False, workers: int = 1) -> Store:
     """Return the store of a text under `data_dir`, built if absent or damaged; `whole` compares all
     files with their checksums."""
     # Everything that the tokens depend on names the folder.
@@ -143,7 +137,7 @@ def prepare_text(
 
 
 def prepare_folder(
-    recipe: Recipe, folder: Path, data_dir: Path, workers: Workers = 1, whole: bool = False
+    recipe: Recipe, folder: Path, data_dir: Path, workers: int = 1, whole: bool = False
 ) -> Store:
     """Return the store of a text in this folder, built if absent; DataError if it is damaged."""
     description = recipe.describe(data_dir)
@@ -180,19 +174,16 @@ def encode_slices(
     slices: Sequence[FileSlice],
     vocab_path: Path,
     unit: DocumentUnit | None,
-    workers: Workers,
+    workers: int,
     advance: Advance,
 ) -> Iterator[Piece]:
     """Yield the ids of a text, with the vocabulary in a file, and where documents begin."""
     vocab = load_vocabulary_once(vocab_path, vocab_path.stat().st_mtime_ns)
     pieces = [*plan_pieces(slices, vocab)]
     encode = partial(encode_piece, vocab_path, unit)
-    if isinstance(workers, str):
-        results: Iterator[Iterable[Piece]] = map_on_ray(encode, pieces, workers)
-    elif workers > 1:
+    results: Iterator[Iterable[Piece]] = map(encode, pieces)
+    if workers > 1:
         results = map_in_processes(encode, pieces, workers)
-    else:
-        results = map(encode, pieces)
     for piece, encoded in zip(pieces, results, strict=True):
         yield from encoded
         advance(sum(part.n_byte for part in piece))
@@ -210,18 +201,6 @@ def map_in_processes(
             yield from pool.map(partial(collect, encode), pieces)
     except BrokenProcessPool as error:
         raise StorageError("workers: one was killed; give more memory, or fewer workers") from error
-
-
-def map_on_ray(
-    encode: Callable[[list[FileSlice]], Iterator[Piece]], pieces: Sequence, address: str
-) -> Iterator[list[Piece]]:
-    """Yield the same, in a Ray cluster, all of whose nodes have the text and the folder."""
-    try:
-        from ray.util.multiprocessing import Pool
-    except ImportError as error:
-        raise DataError("workers: Ray is missing: pip install '.[cluster]' in the clone") from error
-    with Pool(None, allow_imports, [[*ALLOWED]], ray_address=address) as pool:
-        yield from pool.imap(partial(collect, encode), pieces, chunksize=1)
 
 
 def collect(function: Callable[[Any], Iterable], argument: Any) -> list:

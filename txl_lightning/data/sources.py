@@ -16,7 +16,7 @@ from ..errors import DataError, convert_fields, invalid, require
 from ..files import STORE_FILE, has_mark, local_path
 from .corpora import CORPORA, Corpus
 from .id_files import IDS, IdOptions, IdRecipe, split_id_files
-from .recipe import Recipe, Workers, encode_split, prepare_folder, prepare_text
+from .recipe import Recipe, encode_split, prepare_folder, prepare_text
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .text_files import (
@@ -51,7 +51,7 @@ class Source(ABC):
         """The name of the text in results."""
 
     @abstractmethod
-    def open(self, whole: bool = False, workers: Workers = 1) -> Store | TaskStore:
+    def open(self, whole: bool = False, workers: int = 1) -> Store | TaskStore:
         """Return the prepared text or a task; DataError if it is unavailable or cannot be encoded.
         `whole`: all prepared files are compared with their checksums."""
 
@@ -102,10 +102,10 @@ class EncodedSource(Source):
         """Find or download the text, and return the recipe of its store. `any_bytes`: files of the
         user that are not text are read, too."""
 
-    def open(self, whole: bool = False, workers: Workers = 1) -> Store:
+    def open(self, whole: bool = False, workers: int = 1) -> Store:
         return prepare_text(self.find_recipe(), self.data_folder, whole, workers)
 
-    def write_store(self, out: Path, whole: bool = False, workers: Workers = 1) -> Store:
+    def write_store(self, out: Path, whole: bool = False, workers: int = 1) -> Store:
         """Return the store in a folder of the user, written if absent."""
         return prepare_folder(self.find_recipe(), out, self.data_folder, workers, whole)
 
@@ -216,7 +216,7 @@ class StoreSource(Source):
     def name(self) -> str:
         return self.store
 
-    def open(self, whole: bool = False, workers: Workers = 1) -> Store:
+    def open(self, whole: bool = False, workers: int = 1) -> Store:
         return open_store(self.store, self.data_folder, whole)
 
     def count_own_bytes(self) -> int:
@@ -236,7 +236,7 @@ class TaskSource(Source):
     def name(self) -> str:
         return self.corpus
 
-    def open(self, whole: bool = False, workers: Workers = 1) -> TaskStore:
+    def open(self, whole: bool = False, workers: int = 1) -> TaskStore:
         return TaskStore(self.corpus, self.task)
 
 
@@ -326,7 +326,7 @@ class DataConfig:
         reasons |= source.list_unused()
         return {name: reason for name, reason in reasons.items() if name in given}
 
-    def open_text(self, whole: bool = False, workers: Workers = 1) -> Store | TaskStore:
+    def open_text(self, whole: bool = False, workers: int = 1) -> Store | TaskStore:
         """Open the source, and warn of settings that have no effect on it."""
         for name, reason in self.list_unused().items():
             warnings.warn(f"data.{name}: no effect, because {reason}", stacklevel=2)

@@ -9,7 +9,6 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -305,25 +304,15 @@ def sample_text(documents: Sequence[FileSlice], n_byte: int) -> Iterator[str]:
 
 @contextmanager
 def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
-    """Raise a DataError for an error of `tokenizers`; print what else native code prints later."""
-    with tempfile.TemporaryFile() as output:
-        stderr = os.dup(2)
-        os.dup2(output.fileno(), 2)
-        try:
-            yield
-        except BaseException as error:
-            # `tokenizers` raises plain Exceptions, and BaseExceptions for panics of its Rust code;
-            # anything else is a bug.
-            if type(error) is not Exception and type(error).__name__ != "PanicException":
-                raise
-            # A panic also prints a message for the developers of `tokenizers`; drop it.
-            output.truncate(0)
-            raise DataError(f"{prefix} ({error})") from error
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            output.seek(0)
-            os.write(2, output.read())
+    """Raise a DataError for an error of `tokenizers`."""
+    try:
+        yield
+    except BaseException as error:
+        # Plain Exceptions, and BaseExceptions for panics of its Rust code, which also prints them;
+        # anything else is a bug.
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{prefix} ({error})") from error
 
 
 def make_deterministic(scores: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
