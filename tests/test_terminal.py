@@ -15,7 +15,7 @@ import pytest
 
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.runs.listing import load_run
-from txl_lightning.terminal import TerminalFile, drop_unwritten, outlive_terminal
+from txl_lightning.terminal import drop_unwritten, open_output
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def terminal():
 
 def test_what_is_written_after_a_terminal_is_gone_is_dropped(terminal):
     stream, close = terminal
-    new = outlive_terminal(stream)
+    new = open_output(stream, "standard output")
     print("seen", file=new)
     close()
     for _ in range(3):
@@ -41,22 +41,38 @@ def test_what_is_written_after_a_terminal_is_gone_is_dropped(terminal):
 def test_a_terminal_that_is_gone_before_the_start_is_none(terminal):
     stream, close = terminal
     close()
-    print("lost", file=outlive_terminal(stream), flush=True)
+    print("lost", file=open_output(stream, "standard output"), flush=True)
     # The number of the file is that of the null device from then on.
     assert os.path.samestat(os.fstat(stream.fileno()), os.stat(os.devnull))
 
 
-def test_files_pipes_and_streams_in_memory_stay_as_they_are(tmp_path):
+def test_a_stream_in_memory_stays_as_it_is():
+    stream = io.StringIO()
+    assert open_output(stream, "standard output") is stream
+
+
+@pytest.mark.parametrize("buffering", [-1, 1])
+def test_files_and_pipes_get_what_is_written_as_before(tmp_path, buffering):
+    path = tmp_path / "log"
+    with path.open("w", buffering, encoding="latin-1") as file:
+        new = open_output(file, "standard output")
+        assert (new.encoding, new.line_buffering) == ("latin-1", buffering == 1)
+        print("\u00e9", file=new)
+        assert path.read_bytes() == (b"" if buffering == -1 else b"\xe9\n")
+        new.flush()
+    assert path.read_bytes() == b"\xe9\n"
     reader, writer = os.pipe()
-    with (tmp_path / "log").open("w") as file, open(writer, "w") as pipe:
-        for stream in (file, pipe, io.StringIO()):
-            assert outlive_terminal(stream) is stream
-    os.close(reader)
+    with open(writer, "w") as pipe:
+        print("seen", file=open_output(pipe, "standard output"), flush=True)
+        assert os.read(reader, 99) == b"seen\n"
+        os.close(reader)
+        with pytest.raises(BrokenPipeError, match="standard output"):
+            print("lost", file=open_output(pipe, "standard output"), flush=True)
 
 
 def test_a_stream_that_is_replaced_is_kept_as_it_would_close_its_number():
     with open(os.devnull, "w") as stream:
-        assert outlive_terminal(stream).buffer.raw.stream is stream
+        assert open_output(stream, "standard output").buffer.raw.stream is stream
 
 
 def test_what_a_full_disk_did_not_take_is_not_tried_again():
@@ -65,30 +81,46 @@ def test_what_a_full_disk_did_not_take_is_not_tried_again():
         drop_unwritten(full, io.StringIO())
 
 
+FULL = "error: standard output: No space left on device\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("redirected", "word", "code"),
+    ("redirected", "words", "code", "shown"),
     [
-        (">&-", "--version", 0),
-        (">&- 2>&-", "--version", 0),
-        (">/dev/full", "--version", 6),
-        (">/dev/full 2>&1", "--version", 6),
-        ("2>/dev/full", "unknown", 2),
+        (">&-", "--version", 0, ""),
+        (">&- 2>&-", "--version", 0, ""),
+        (">/dev/full", "--version", 6, FULL),
+        (">/dev/full", "", 6, FULL),
+        (">/dev/full", "fit --help", 6, FULL),
+        (">/dev/full", "generate --help", 6, FULL),
+        (">/dev/full", "fit --config smoke --print_config", 6, FULL),
+        (">/dev/full", "configs", 6, FULL),
+        (">/dev/full", "runs RUN", 6, FULL),
+        (">/dev/full", "evaluate RUN --split val", 6, FULL),
+        (">/dev/full", "generate RUN --max_new_tokens 3", 6, FULL),
+        (">/dev/full 2>&1", "--version", 6, ""),
+        ("2>/dev/full", "unknown", 2, ""),
+        ("2>/dev/full", "generate RUN --max_new_tokens 3", 0, ""),
+        ("| true", "fit --help", 141, ""),
     ],
 )
-def test_a_stream_that_takes_nothing_leaves_the_documented_exit_code(redirected, word, code):
-    command = f"{sys.executable} -m txl_lightning {word} {redirected}"
-    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert (ended.returncode, "Traceback" in ended.stderr) == (code, False)
+def test_a_stream_that_takes_nothing_leaves_the_documented_exit_code(
+    run_folder, tmp_path, redirected, words, code, shown
+):
+    words = words.replace("RUN", str(run_folder))
+    command = f"set -o pipefail; {sys.executable} -m txl_lightning {words} {redirected}"
+    shell = ["bash", "-c", command]
+    ended = subprocess.run(shell, capture_output=True, text=True, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr.endswith(shown)) == (code, True), ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
-def test_other_errors_of_writing_are_raised():
-    with (
-        open("/dev/full", "wb", buffering=0) as file,
-        TerminalFile(file.fileno(), "wb", closefd=False) as terminal,
-        pytest.raises(OSError, match="No space"),
-    ):
-        terminal.write(b"a")
+@pytest.mark.parametrize("label", ["standard output", "standard error"])
+def test_other_errors_of_writing_name_the_stream(label):
+    with open("/dev/full", "w") as file, pytest.raises(OSError, match="No space") as caught:
+        print("a", file=open_output(file, label), flush=True)
+    assert caught.value.filename == label
 
 
 @pytest.fixture

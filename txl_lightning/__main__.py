@@ -34,13 +34,13 @@ from .command_line import (
 )
 from .imports import allow_imports
 from .process import exit_on_signals, is_child, limit_spinning
-from .terminal import drop_unwritten, outlive_terminal
+from .terminal import drop_unwritten, open_output
 
 LIST_OPTIONS = ("--data.path", "--data.ids")
 """Options whose several values may be words; the others with lists are words in any case."""
 LACKING = {"generate": {"rate", "decay"}}
 """Fields of settings that are no options of a command: generation takes no steps."""
-WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """Errors that only writing causes; without a permission, reading fails too."""
 
 
@@ -51,12 +51,12 @@ def main() -> None:
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
-    sys.stdout = outlive_terminal(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115
-    sys.stderr = outlive_terminal(sys.stderr or open(os.devnull, "w"))  # noqa: SIM115
+    for name, label in {"stdout": "standard output", "stderr": "standard error"}.items():
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115
+        setattr(sys, name, open_output(stream, label))
     try:
         with exit_on_signals():
-            run(sys.argv[1:])
-            sys.stdout.flush()
+            run_to_end(sys.argv[1:])
     except BrokenPipeError:
         drop_unwritten(sys.stdout, sys.stderr)
         sys.exit(141)
@@ -70,6 +70,17 @@ def main() -> None:
         if getattr(error, "errno", None) in WRITE_ERRORS:
             sys.exit(errors.StorageError.exit_code)
         sys.exit(getattr(error, "exit_code", 2))
+
+
+def run_to_end(arguments: list[str]) -> None:
+    """Run the command, and write all that it has printed."""
+    try:
+        run(arguments)
+    except SystemExit as end:
+        # A parser exits with 0 after --help and --print_config.
+        if end.code:
+            raise
+    sys.stdout.flush()
 
 
 def describe_error(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Output to a terminal: a progress bar, and streams that nobody or no disk takes any more."""
+"""Standard streams that nobody or no disk takes any more, and a progress bar."""
 
 import errno
 import io
@@ -15,37 +15,42 @@ from .errors import show_controls
 Advance = Callable[[int], object]  # called with the amount done since the last call
 
 
-class TerminalFile(io.FileIO):
-    """An open terminal; once it is gone, what is written is dropped, and no work is lost."""
+class OutputFile(io.FileIO):
+    """A standard stream, whose name is in its errors.
+
+    Once a terminal is gone, what is written is dropped, and no work is lost.
+    """
 
     stream: TextIO
+    label: str
+    is_device: bool
 
     def write(self, data: bytes) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno != errno.EIO:
-                raise
+            if error.errno != errno.EIO or not self.is_device:
+                raise OSError(error.errno, error.strerror, self.label) from error
         # Also for writers that do not know this object, and for processes started later.
         point_at_null(self.fileno())
         return super().write(data)
 
 
-def outlive_terminal(stream: TextIO) -> TextIO:
-    """Return a stream that a closed terminal does not end; files and pipes as they are."""
+def open_output(stream: TextIO, label: str) -> TextIO:
+    """Return a standard stream whose errors name it, and which a closed terminal does not end."""
     try:
         number = stream.fileno()
-        # isatty is false for one that is gone already.
-        is_device = stat.S_ISCHR(os.fstat(number).st_mode)
     # A stream in memory.
     except OSError:
         return stream
-    if not is_device:
-        return stream
-    file = TerminalFile(number, "wb", closefd=False)
+    file = OutputFile(number, "wb", closefd=False)
     file.stream = stream  # which would close the number when it is deleted
+    file.label = label
+    # isatty is false for a terminal that is gone already.
+    file.is_device = stat.S_ISCHR(os.fstat(number).st_mode)
+    by_lines = file.is_device or stream.line_buffering or stream.write_through
     names = {"encoding": stream.encoding, "errors": stream.errors}
-    return io.TextIOWrapper(io.BufferedWriter(file), **names, line_buffering=True)
+    return io.TextIOWrapper(io.BufferedWriter(file), **names, line_buffering=by_lines)
 
 
 def drop_unwritten(*streams: TextIO) -> None:
