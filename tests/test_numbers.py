@@ -16,7 +16,7 @@ from experiments.gpu import operations
 from experiments.gpu.speed import load_published
 from experiments.original import figures as original
 from experiments.speed import table_9
-from txl_lightning.data.json_lines import LONGEST
+from txl_lightning.data.json_lines import LONGEST_LINE
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
@@ -203,7 +203,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
         "txl_lightning/data/README.md": [
             log("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
             log("33.6 s, 189 MB", "in less than 300 MB of memory"),
-            f"A line has at most {LONGEST >> 30} GiB",
+            f"A line has at most {LONGEST_LINE >> 30} GiB",
         ],
         "txl_lightning/evaluation/README.md": [
             log(

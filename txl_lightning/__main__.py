@@ -172,7 +172,7 @@ def run_function(name: str, words: list[str]) -> None:
             with errors.prefix_errors(key):
                 group.group_class(**vars(settings[key]))
         settings = parser.instantiate(settings).as_dict()
-        for key, kind in find_settings(function).items():
+        for key, kind in find_setting_groups(function).items():
             names = [field.name for field in fields(kind) if field.name in settings]
             settings[key] = kind(**{name: settings.pop(name) for name in names})
     except jsonargparse.ArgumentError as error:
@@ -187,14 +187,14 @@ def make_parser(name: str) -> tuple[Callable[..., None], Parser]:
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     description = (inspect.getdoc(function) or "").split("\n\nArgs:")[0]
     parser = Parser(command=name, description=description)
-    found = find_settings(function)
+    found = find_setting_groups(function)
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip={*found})
     for kind in found.values():
         parser.add_class_arguments(kind, as_group=False, skip=LACKING.get(name))
     return function, parser
 
 
-def find_settings(function: Callable[..., None]) -> dict[str, type]:
+def find_setting_groups(function: Callable[..., None]) -> dict[str, type]:
     """Return the parameters of a function that are settings, whose fields are its options."""
     kinds = {name: each.annotation for name, each in inspect.signature(function).parameters.items()}
     return {name: kind for name, kind in kinds.items() if is_dataclass(kind)}

@@ -11,8 +11,8 @@ import pytest
 from txl_lightning import files
 from txl_lightning.data import corpora, download
 from txl_lightning.data.corpora import CORPORA, LM1B_MEMBERS, RemoteFile, place_file
+from txl_lightning.data.encoding import Encoding
 from txl_lightning.data.id_files import IdOptions
-from txl_lightning.data.recipe import Recipe
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.data.vocab import SubwordOptions, WordOptions
@@ -47,21 +47,21 @@ def place_corpus(write_files, monkeypatch):
     monkeypatch.setattr(corpora, "verify_file", lambda *_: None)
     monkeypatch.setattr(download, "download_file", lambda *_: pytest.fail("downloaded"))
 
-    def place(name: str, **changes) -> Recipe:
+    def place(name: str, **changes) -> Encoding:
         folder = write_files(PLACED[name][0])
-        return DataConfig(corpus=name, data_dir=str(folder), **changes).source.find_recipe()
+        return DataConfig(corpus=name, data_dir=str(folder), **changes).source.find_encoding()
 
     return place
 
 
 @pytest.mark.parametrize("name", PLACED)
 def test_existing_corpus_files_are_used_as_published_without_network(place_corpus, name):
-    recipe, (_, vocab, words, val) = place_corpus(name), PLACED[name]
-    assert (recipe.vocab, recipe.words) == (vocab, words)
-    assert recipe.document_unit == ("lines" if name == "lm1b" else None)
-    assert b"".join(chunk for part in recipe.splits["val"] for chunk in part.chunks()) == val
+    encoding, (_, vocab, words, val) = place_corpus(name), PLACED[name]
+    assert (encoding.vocab, encoding.words) == (vocab, words)
+    assert encoding.document_unit == ("lines" if name == "lm1b" else None)
+    assert b"".join(chunk for part in encoding.splits["val"] for chunk in part.chunks()) == val
     if name == "enwik8":
-        cuts = [(part.start, part.stop) for [part] in recipe.splits.values()]
+        cuts = [(part.start, part.stop) for [part] in encoding.splits.values()]
         assert cuts == [(0, 90_000_000), (90_000_000, 95_000_000), (95_000_000, 100_000_000)]
 
 

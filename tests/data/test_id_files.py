@@ -77,7 +77,7 @@ def test_ids_of_each_format_are_read_with_their_documents(open_ids, tmp_path, mo
     save, file, options = FORMATS[name]
     save(tmp_path)
     store = open_ids(file, **options)
-    monkeypatch.setattr(id_files, "AT_ONCE", 64)
+    monkeypatch.setattr(id_files, "IDS_AT_ONCE", 64)
     shutil.rmtree("data")
     for each in (store, open_ids(file, **options)):
         text = each.text("train")
@@ -251,7 +251,7 @@ def test_a_model_of_bytes_reads_a_file_of_ids_as_ids(write_files, tmp_path, monk
 def test_documents_end_with_the_separator(open_ids, tmp_path, monkeypatch, size):
     ids = IDS % 5
     ids.astype("<u2").tofile(tmp_path / "a.bin")
-    monkeypatch.setattr(id_files, "AT_ONCE", size)
+    monkeypatch.setattr(id_files, "IDS_AT_ONCE", size)
     starts = open_ids("a.bin", separator=4).text("train").starts
     assert starts.tolist() == [0, *(np.flatnonzero(ids[:-1] == 4) + 1)]
 

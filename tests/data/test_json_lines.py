@@ -38,7 +38,7 @@ def test_each_end_of_a_line_ends_a_json_line_and_a_document(write_files, tmp_pat
     folder = write_files({"a.json": end.join(LINES), "b.txt": end.join([b"one", b"", b"3 \x0c!"])})
     assert read(folder / "a.json", tmp_path / "data") == TEXTS
     config = DataConfig(path=folder / "b.txt", document_unit="lines", data_dir=tmp_path / "data")
-    [part] = config.source.find_recipe().splits["train"]
+    [part] = config.source.find_encoding().splits["train"]
     lines = [line.text for line in part.split_lines()]
     assert b"".join(lines) == b"".join(part.chunks())
     assert lines[:2] == [b"one" + end, end]
@@ -48,8 +48,8 @@ def test_each_end_of_a_line_ends_a_json_line_and_a_document(write_files, tmp_pat
 def test_a_line_may_be_longer_than_64_mib_and_a_longer_one_is_refused_by_the_limit(
     write_files, tmp_path, monkeypatch
 ):
-    assert json_lines.LONGEST > 1 << 26
-    monkeypatch.setattr(json_lines, "LONGEST", 40)
+    assert json_lines.LONGEST_LINE > 1 << 26
+    monkeypatch.setattr(json_lines, "LONGEST_LINE", 40)
     lines = [b'{"text": "%s"}' % (b"a" * n) for n in (27, 29)]
     path = write_files({"a.jsonl": lines[0] + b"\n"}) / "a.jsonl"
     assert read(path, tmp_path / "data") == [b"a" * 27]

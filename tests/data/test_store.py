@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from txl_lightning import files
-from txl_lightning.data import recipe as recipe_module
+from txl_lightning.data import encoding as encoding_module
 from txl_lightning.data import text_files
-from txl_lightning.data.recipe import Recipe, encode_slices, prepare_text
+from txl_lightning.data.encoding import Encoding, encode_slices, prepare_text
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.store import EvalText
 from txl_lightning.data.text_files import SPLITS, FileSlice, split_by_fractions, whole_file
@@ -31,23 +31,23 @@ WORDS = Words.from_list(["ab", "cd"], WordOptions())
 
 
 @pytest.fixture
-def recipe(write_files):
-    """Make the recipe of one text, which is split, or of several, all of them in every split."""
+def encoding(write_files):
+    """Make the encoding of one text, which is split, or of several, all of them in every split."""
 
-    def make(*texts: bytes, vocab="bytes", cut=(0.5, 0.25, 0.25), **changes) -> Recipe:
+    def make(*texts: bytes, vocab="bytes", cut=(0.5, 0.25, 0.25), **changes) -> Encoding:
         names = {f"{len(texts)}{n}.txt": text for n, text in enumerate(texts)}
         folder = write_files(names)
         slices = [part for name in names for part in whole_file(folder / name)]
         one = len(texts) == 1
         splits = split_by_fractions(slices, cut) if one else dict.fromkeys(SPLITS, slices)
-        return Recipe(splits, str(vocab), **changes)
+        return Encoding(splits, str(vocab), **changes)
 
     return make
 
 
 @pytest.fixture
-def prepare(tmp_path, recipe):
-    return lambda *texts, **changes: prepare_text(recipe(*texts, **changes), tmp_path)
+def prepare(tmp_path, encoding):
+    return lambda *texts, **changes: prepare_text(encoding(*texts, **changes), tmp_path)
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def test_ids_are_memory_mapped_in_the_smallest_type(prepare, n_word, dtype):
     assert len(store.ids("val")) == 0
 
 
-def test_prepared_text_is_neither_read_nor_written_again(tmp_path, recipe, monkeypatch):
+def test_prepared_text_is_neither_read_nor_written_again(tmp_path, encoding, monkeypatch):
     def times() -> dict:
         files = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
         return {path: path.stat().st_mtime_ns for path in files}
 
     monkeypatch.setattr(files, "MIN_AGE", 0)
-    made = recipe(b"abcdabcd")
+    made = encoding(b"abcdabcd")
     first, before = prepare_text(made, tmp_path / "data"), times()
     monkeypatch.setattr(FileSlice, "chunks", lambda self: pytest.fail("read again"))
     again = prepare_text(made, tmp_path / "data")
@@ -147,13 +147,13 @@ PIECES = b"ab cd\nef  g\n\n h\r\nab\n" * 5 + b"x" * 70 + b"\nab cd\nef"
     + [(vocab, unit) for unit in ("files", "lines") for vocab in ("bytes", "words")],
 )
 def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
-    tmp_path, recipe, monkeypatch, vocab, unit
+    tmp_path, encoding, monkeypatch, vocab, unit
 ):
     words = WordOptions(line_end="double_eos", lower_case=True)
-    made = recipe(PIECES, PIECES[:40], b"a", vocab=vocab, document_unit=unit, words=words)
+    made = encoding(PIECES, PIECES[:40], b"a", vocab=vocab, document_unit=unit, words=words)
     whole = prepare_text(made, tmp_path / "whole")
-    monkeypatch.setattr(recipe_module, "PIECE_BYTES", 14)
-    assert len([*recipe_module.plan_pieces(made.splits["train"], Bytes())]) > 9
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 14)
+    assert len([*encoding_module.plan_pieces(made.splits["train"], Bytes())]) > 9
     pieces = prepare_text(made, tmp_path / "pieces")
     assert pieces.fingerprint == whole.fingerprint
     for split in SPLITS:
@@ -164,7 +164,7 @@ def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
 
 @pytest.mark.parametrize("prefix", ["always", "never"])
 def test_a_tokenizer_that_joins_lines_encodes_a_file_in_one_piece(
-    tmp_path, recipe, monkeypatch, prefix
+    tmp_path, encoding, monkeypatch, prefix
 ):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Replace("\n", " ")
@@ -173,33 +173,33 @@ def test_a_tokenizer_that_joins_lines_encodes_a_file_in_one_piece(
     trainer = trainers.BpeTrainer(vocab_size=100, show_progress=False)
     tokenizer.train_from_iterator([lines], trainer)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    monkeypatch.setattr(recipe_module, "PIECE_BYTES", 14)
-    made = recipe(lines.encode(), vocab=tmp_path / "tokenizer.json", cut=ALL_TRAIN)
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 14)
+    made = encoding(lines.encode(), vocab=tmp_path / "tokenizer.json", cut=ALL_TRAIN)
     store = prepare_text(made, tmp_path)
     assert store.ids("train").tolist() == store.vocab.encode_text(lines).tolist()
 
 
 def test_a_document_begins_at_its_first_token_although_its_first_piece_has_none(
-    recipe, monkeypatch, tmp_path
+    encoding, monkeypatch, tmp_path
 ):
     tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    monkeypatch.setattr(recipe_module, "SHORT", 3)
-    monkeypatch.setattr(subwords, "PIECE", 10)
+    monkeypatch.setattr(encoding_module, "SHORT_BYTES", 3)
+    monkeypatch.setattr(subwords, "PIECE_LEN", 10)
     texts = (b"ab ab", b"?? ?? ?? ?? ?? ab ?? ?? ?? ?? ab", b"b", b"?? ?? ?? ?? ??", b"a")
-    made = recipe(*texts, vocab=tmp_path / "tokenizer.json", document_unit="files")
+    made = encoding(*texts, vocab=tmp_path / "tokenizer.json", document_unit="files")
     text = prepare_text(made, tmp_path).text("train")
     assert text.ids.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 1, 0]
     assert text.starts.tolist() == [0, 4, 8, 9]
 
 
 @pytest.mark.parametrize("unit", [None, "files", "lines"])
-def test_progress_counts_every_byte_that_is_encoded(tmp_path, recipe, monkeypatch, unit):
+def test_progress_counts_every_byte_that_is_encoded(tmp_path, encoding, monkeypatch, unit):
     advanced = []
-    made = recipe(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
+    made = encoding(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
     (tmp_path / "vocab.json").write_text(Bytes().to_json())
-    monkeypatch.setattr(recipe_module, "PIECE_BYTES", 20)
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 20)
     encoded = encode_slices(made.splits["train"], tmp_path / "vocab.json", unit, 1, advanced.append)
     assert b"".join(ids.tobytes() for ids, _ in encoded) == b"ab\ncde\n" * 10
     assert (sum(advanced), len(advanced) > 2) == (70, True)
@@ -245,30 +245,32 @@ def test_bytes_per_token_do_not_count_the_symbol_that_starts_a_document(
     assert text.count_bytes(np.arange(2)) == 2 * bytes_per_token
 
 
-def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(tmp_path, recipe, monkeypatch):
+def test_text_that_cannot_be_encoded_or_stored_leaves_nothing_behind(
+    tmp_path, encoding, monkeypatch
+):
     with pytest.raises(DataError, match="is not UTF-8"):
-        prepare_text(recipe(b"\xff\xfe\xfd\xfc", vocab="characters"), tmp_path / "data")
+        prepare_text(encoding(b"\xff\xfe\xfd\xfc", vocab="characters"), tmp_path / "data")
     assert [path.suffix for path in (tmp_path / "data" / "prepared").iterdir()] == [".lock"]
     monkeypatch.setattr(files, "MIN_AGE", 0)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/prepared/\w+: cannot be written \("):
-        prepare_text(recipe(b"abcdabcd"), tmp_path / "file")
+        prepare_text(encoding(b"abcdabcd"), tmp_path / "file")
 
 
 DYING_BUILD = """
 import os, signal
 from pathlib import Path
-from txl_lightning.data import recipe
+from txl_lightning.data import encoding
 from txl_lightning.data.text_files import whole_file
-recipe.build_store = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+encoding.build_store = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("20.txt")))
-recipe.prepare_text(recipe.Recipe(splits), Path("."))
+encoding.prepare_text(encoding.Encoding(splits), Path("."))
 """
 
 
 @pytest.mark.slow
-def test_killed_builder_does_not_block_the_next(tmp_path, recipe):
-    made = recipe(b"abcd", b"")
+def test_killed_builder_does_not_block_the_next(tmp_path, encoding):
+    made = encoding(b"abcd", b"")
     done = subprocess.run([sys.executable, "-c", DYING_BUILD], cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert list((tmp_path / "prepared").glob("*.part-*"))
@@ -276,15 +278,15 @@ def test_killed_builder_does_not_block_the_next(tmp_path, recipe):
     assert not list((tmp_path / "prepared").glob("*.part-*"))
 
 
-def test_one_of_two_builders_builds_and_the_other_waits(tmp_path, recipe, monkeypatch):
-    made, build, built = recipe(b"abcd"), Recipe.build, []
+def test_one_of_two_builders_builds_and_the_other_waits(tmp_path, encoding, monkeypatch):
+    made, build, built = encoding(b"abcd"), Encoding.build, []
 
     def build_slowly(*args, **options):
         built.append(args)
         time.sleep(0.2)
         build(*args, **options)
 
-    monkeypatch.setattr(Recipe, "build", build_slowly)
+    monkeypatch.setattr(Encoding, "build", build_slowly)
     with ThreadPoolExecutor(2) as pool:
         stores = list(pool.map(prepare_text, [made] * 2, [tmp_path] * 2))
     assert stores[0] == stores[1]

@@ -21,7 +21,7 @@ import pytest
 
 from txl_lightning.data import archives
 from txl_lightning.data.corpora import CORPORA
-from txl_lightning.data.recipe import prepare_folder
+from txl_lightning.data.encoding import prepare_folder
 from txl_lightning.data.sources import DataConfig, find_kind
 from txl_lightning.data.text_files import OWN_FOLDERS, has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
@@ -225,7 +225,7 @@ def test_latin_1_after_the_first_bytes_is_refused_where_it_is_read(write_files, 
     with pytest.raises(DataError, match=r"a: byte 12003 is not UTF-8 text; if it is Latin-1: ico"):
         config.open_text()
     with pytest.raises(DataError, match="byte 12003 is not UTF-8 text"):
-        prepare_folder(config.source.find_recipe(), tmp_path / "out", tmp_path)
+        prepare_folder(config.source.find_encoding(), tmp_path / "out", tmp_path)
     assert replace(config, vocab="bytes").open_text()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from txl_lightning.data import recipe as recipe_module
-from txl_lightning.data.recipe import Recipe, prepare_folder, prepare_text
+from txl_lightning.data import encoding as encoding_module
+from txl_lightning.data.encoding import Encoding, prepare_folder, prepare_text
 from txl_lightning.data.text_files import whole_file
 from txl_lightning.data.vocab import WordOptions
 from txl_lightning.errors import DataError
@@ -20,11 +20,11 @@ TEXTS = {"a.txt": TEXT, "b.txt": b"b\n", "c.txt": TEXT[:999].strip()}
 
 
 @pytest.fixture
-def make_recipe(write_files):
-    def make(**options) -> Recipe:
+def make_encoding(write_files):
+    def make(**options) -> Encoding:
         folder = write_files(TEXTS)
         slices = [part for name in TEXTS for part in whole_file(folder / name)]
-        return Recipe({"train": slices, "val": slices[1:], "test": []}, **options)
+        return Encoding({"train": slices, "val": slices[1:], "test": []}, **options)
 
     return make
 
@@ -42,13 +42,13 @@ def hash_store(folder: Path) -> dict[str, str]:
     [("words", "lines"), ("bpe", "lines"), ("characters", "lines"), ("words", "files")],
 )
 def test_documents_in_batches_have_the_ids_and_starts_of_documents_one_by_one(
-    make_recipe, tmp_path, monkeypatch, unit, vocab
+    make_encoding, tmp_path, monkeypatch, unit, vocab
 ):
     words = WordOptions(line_end="double_eos", lower_case=True, max_size=20)
-    recipe = make_recipe(vocab=vocab, document_unit=unit, words=words)
-    batched = prepare_folder(recipe, tmp_path / "batched", tmp_path).text("train")
-    monkeypatch.setattr(recipe_module, "SHORT", 0)
-    single = prepare_folder(recipe, tmp_path / "single", tmp_path).text("train")
+    encoding = make_encoding(vocab=vocab, document_unit=unit, words=words)
+    batched = prepare_folder(encoding, tmp_path / "batched", tmp_path).text("train")
+    monkeypatch.setattr(encoding_module, "SHORT_BYTES", 0)
+    single = prepare_folder(encoding, tmp_path / "single", tmp_path).text("train")
     np.testing.assert_array_equal(batched.ids, single.ids)
     assert batched.starts.tolist() == single.starts.tolist()
     # As editors count them: \r\n and \r end a line, too.
@@ -56,12 +56,12 @@ def test_documents_in_batches_have_the_ids_and_starts_of_documents_one_by_one(
     assert len(batched.starts) == (3 if unit == "files" else n_line)
 
 
-def test_an_unknown_word_in_a_batch_is_named_with_its_file(make_recipe, tmp_path, write_files):
+def test_an_unknown_word_in_a_batch_is_named_with_its_file(make_encoding, tmp_path, write_files):
     (tmp_path / "known.txt").write_text("line\nof\n")
     words = WordOptions(unknown="error")
-    recipe = make_recipe(vocab=str(tmp_path / "known.txt"), document_unit="files", words=words)
+    encoding = make_encoding(vocab=str(tmp_path / "known.txt"), document_unit="files", words=words)
     with pytest.raises(DataError, match=r"a\.txt: '0' is not among the vocabulary's"):
-        prepare_folder(recipe, tmp_path / "store", tmp_path)
+        prepare_folder(encoding, tmp_path / "store", tmp_path)
 
 
 def test_the_number_of_workers_is_checked(refused, text_file):
@@ -84,16 +84,16 @@ def test_a_store_is_made_once_and_its_folder_is_that_of_one_text(txl, text_file,
     assert (code, Path("copy").exists()) == (2, False)
 
 
-def test_a_store_has_the_fingerprint_of_its_text(make_recipe, tmp_path):
-    recipe = make_recipe(vocab="words", document_unit="lines")
-    alone = prepare_folder(recipe, tmp_path / "store", tmp_path)
-    assert alone.fingerprint == prepare_text(recipe, tmp_path).fingerprint
+def test_a_store_has_the_fingerprint_of_its_text(make_encoding, tmp_path):
+    encoding = make_encoding(vocab="words", document_unit="lines")
+    alone = prepare_folder(encoding, tmp_path / "store", tmp_path)
+    assert alone.fingerprint == prepare_text(encoding, tmp_path).fingerprint
 
 
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from txl_lightning.data import recipe
+from txl_lightning.data import encoding
 from txl_lightning.data.text_files import FileSlice
 from txl_lightning.data.vocab import Bytes
 
@@ -111,12 +111,12 @@ class Slice(FileSlice):
         return super().chunks()
 
 if __name__ == "__main__":
-    recipe.PIECE_BYTES = 1000
+    encoding.PIECE_BYTES = 1000
     size = os.path.getsize("a.txt")
     slices = [Slice(Path("a.txt").absolute(), 0, size)]
-    made = recipe.Recipe({"train": slices, "val": [], "test": []}, "words")
-    assert len([*recipe.plan_pieces(slices, Bytes())]) > 20
-    recipe.prepare_folder(made, Path(sys.argv[1]).absolute(), Path("data"), int(sys.argv[2]))
+    made = encoding.Encoding({"train": slices, "val": [], "test": []}, "words")
+    assert len([*encoding.plan_pieces(slices, Bytes())]) > 20
+    encoding.prepare_folder(made, Path(sys.argv[1]).absolute(), Path("data"), int(sys.argv[2]))
 """
 
 

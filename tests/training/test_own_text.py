@@ -195,7 +195,7 @@ def test_fit_reads_what_prepare_has_made(accepted, long_text, words):
     folder = output.splitlines()[0].partition(": ")[2]
     config = CorpusConfig(**data.as_dict())
     assert config.open_text().folder == Path(folder)
-    assert config.source.find_recipe().filled_subwords.n_token == 1024
+    assert config.source.find_encoding().filled_subwords.n_token == 1024
 
 
 BYTES_PER_SUBWORD = {"0.1": 2.6, "1": 2.9, "10": 3.4, "70": 3.4}  # by megabytes of text

@@ -14,8 +14,8 @@ from txl_lightning.training.options import find_resume, make_parser, require_tex
 from txl_lightning.training.own_text import find_recipe
 from txl_lightning.training.settings import (
     SECTIONS,
-    Layer,
     Resolved,
+    SettingsLayer,
     merge,
     nest,
     parse,
@@ -29,7 +29,7 @@ TREES = SETTINGS.map(nest)
 
 
 def merge_trees(*trees):
-    return merge([Layer("", tree) for tree in trees])
+    return merge([SettingsLayer("", tree) for tree in trees])
 
 
 @settings(deadline=None)
@@ -116,7 +116,7 @@ def test_a_mistake_names_the_file_that_counts(parse_fit, tmp_path):
 
 
 def test_a_setting_of_a_checkpoint_that_no_option_has_is_named():
-    saved = Layer("last.ckpt", {"model": {"old": 3}}, is_saved=True)
+    saved = SettingsLayer("last.ckpt", {"model": {"old": 3}}, is_saved=True)
     with pytest.raises(CheckpointError, match=r"last\.ckpt: it has a setting .*model\.old: unkn"):
         parse(make_parser("fit"), Resolved(read_given([]), [saved]))
 

@@ -7,7 +7,7 @@ corpora.py     the table of published texts; download.py gets their files
 id_files.py    token ids of other programs
 tasks.py       generated texts
 vocab/         bytes, characters, words, subwords
-recipe.py      what tokens depend on, and how a text is encoded, once
+encoding.py    what tokens depend on, and how a text is encoded, once
 store.py       a text that is encoded: its ids are memory-mapped; remote.py copies one at a URL
 tokens.py      tokens by position, in several orders and lengths
 stream.py      rows of tokens -> segments

@@ -19,7 +19,7 @@ TARS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 ARCHIVES = (*TARS, ".zip")
 UNPACKED = (*ARCHIVES, *COMPRESSED)  # endings of files that are unpacked
-AT_ONCE = 64 << 20  # bytes that are read at once
+BYTES_AT_ONCE = 64 << 20  # bytes that are read at once
 # Part of the name of an unpacked folder: increment it when other files are unpacked.
 UNPACKED_VERSION = 3
 ENCRYPTED = 1  # flag of a member of a zip
@@ -67,7 +67,7 @@ def unpack_tar(archive: Path, folder: Path) -> None:
         if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
             raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
         # The checksum of a compressed tar is behind its padding, which tarfile does not read.
-        while tar.fileobj.read(AT_ONCE):
+        while tar.fileobj.read(BYTES_AT_ONCE):
             pass
 
 

@@ -18,14 +18,14 @@ from numpy import ndarray
 from ..errors import DataError, Settings
 from ..files import refuse_pointer
 from ..terminal import Advance
-from .recipe import Recipe, hash_chunks, load_vocabulary_once
+from .encoding import Encoding, hash_chunks, load_vocabulary_once
 from .text_files import SPLITS, SUFFIXES
 from .vocab.base import Ids, Piece, Vocabulary
 from .vocab.subwords import LARGEST
 
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
 IDS = "ids"  # name of the vocabulary of ids without text
-AT_ONCE = 1 << 20  # ids that are read at a time
+IDS_AT_ONCE = 1 << 20  # ids that are read at a time
 MEGATRON = b"MMIDIDX\x00\x00"
 MEGATRON_TYPES = {1: "uint8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 NO_STARTS = np.empty(0, np.int64)
@@ -80,7 +80,8 @@ class IdSlice:
 
     def list_windows(self, first: int) -> Iterator[tuple[int, int]]:
         """Yield the bounds of the ids from `first` on that are read at a time."""
-        return ((at, min(at + AT_ONCE, self.high)) for at in range(first, self.high, AT_ONCE))
+        starts = range(first, self.high, IDS_AT_ONCE)
+        return ((at, min(at + IDS_AT_ONCE, self.high)) for at in starts)
 
     def chunks(self) -> Iterator[bytes]:
         ids = self.array
@@ -123,7 +124,7 @@ class IdSlice:
 
 
 @dataclass(frozen=True)
-class IdRecipe(Recipe):
+class IdEncoding(Encoding):
     """All that a store of ids depends on; its vocabulary is a tokenizer's, or IDS."""
 
     vocab: str = IDS

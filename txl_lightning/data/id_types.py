@@ -17,19 +17,19 @@ HEADER = 1024  # bytes before the ids of llm.c
 LLM_C = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # version and type, by the first number
 DATES = range(2020_01_01, 2040_01_01)  # first numbers of other files of llm.c, before a version
 VERSIONS = range(1, 100)
-FOREIGN = {
+OTHER_FORMATS = {
     b"LITPKDS": "a packed chunk of litgpt", b"PK\3\4": "a zip", b"\x1f\x8b\x08": "a gzip",
     b"\x28\xb5\x2f\xfd": "a zstd", b"\x93NUMPY": "a .npy", b"MMIDIDX": "an index of Megatron",
     b"ARROW1": "an Arrow file", b"PAR1": "a Parquet file", b"GGUF": "a GGUF file",
 }  # fmt: skip
 """What a file is by its first bytes."""
-WINDOW = 1 << 16  # bytes of a part of the sample of a file
-N_WINDOW = 32  # parts of it
+SAMPLE_BYTES = 1 << 16  # bytes of a part of the sample of a file
+N_SAMPLE = 32  # parts of it
 EVIDENCE = 500  # bits of a sample from which a type is refused
 VARIED = 7.0  # bits of a byte that has most of its values
 UNIFORM = 7.5  # bits of a byte that may have any value: such bytes show no width
 SAME = 0.25  # share of bytes by which samples of one distribution differ at most
-SHORT = 128  # bytes below which ids may look like a text
+MIN_TEXT_BYTES = 128  # bytes below which ids may look like a text
 
 
 def find_type(path: Path, given: str | None) -> tuple[np.dtype, int, bool]:
@@ -67,9 +67,9 @@ def check_assumed_type(path: Path) -> None:
     """Raise a DataError for a file that looks like another type than the assumed one."""
     with path.open("rb") as file:
         start = file.read(8)
-    marked = (name for mark, name in FOREIGN.items() if start.startswith(mark))
+    marked = (name for mark, name in OTHER_FORMATS.items() if start.startswith(mark))
     kind = next(marked, None)
-    if path.stat().st_size >= SHORT and find_binary(path) is None:
+    if path.stat().st_size >= MIN_TEXT_BYTES and find_binary(path) is None:
         kind = "a text"
     kind = kind or guess_other_type(read_sample(path))
     if kind is not None:
@@ -81,8 +81,8 @@ def read_sample(path: Path) -> ndarray:
     """Return bytes from all parts of a file, eight in a row."""
     raw = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
     rows = raw[: len(raw) // 8 * 8].reshape(-1, 8)
-    step = max(len(rows) // N_WINDOW, 1)
-    parts = (rows[at : at + WINDOW // 8] for at in range(0, len(rows), step))
+    step = max(len(rows) // N_SAMPLE, 1)
+    parts = (rows[at : at + SAMPLE_BYTES // 8] for at in range(0, len(rows), step))
     return np.concatenate([rows[:0], *(part[:step] for part in parts)])
 
 

@@ -15,12 +15,12 @@ from .archives import unpack
 LINES = (".jsonl", ".ndjson", ".jsonlines")
 TEXT = "text"  # a file of `write_texts`: the texts, one after another
 ENDS = "ends"  # a file of `write_texts`: the position where each text ends
-LONGEST = 1 << 30  # bytes of a line
+LONGEST_LINE = 1 << 30  # bytes of a line
 N_FIRST = 10  # lines of a file by which it is known
 LATIN_1 = "if it is Latin-1: iconv -f ISO-8859-1 -t UTF-8"
 EXPECTED = 'expected JSON in each line, as {"text": "..."}'
-KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
-KINDS |= {int: "a number", float: "a number", type(None): "null"}
+JSON_TYPES = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+JSON_TYPES |= {int: "a number", float: "a number", type(None): "null"}
 
 
 def read_lines(
@@ -40,7 +40,7 @@ def read_lines(
 
 def has_objects(path: Path, any_object: bool = False) -> bool:
     """Return True if one of the first lines is an object with a text, or any object of JSON."""
-    lines = filter(bytes.strip, read_lines(path, longest=LONGEST))
+    lines = filter(bytes.strip, read_lines(path, longest=LONGEST_LINE))
     return any(is_object(line, any_object) for line in islice(lines, N_FIRST))
 
 
@@ -69,16 +69,17 @@ def write_texts(path: Path, folder: Path) -> None:
     ends = array("q")
     n_byte = 0
     with (folder / TEXT).open("wb") as file:
-        for number, line in enumerate(read_lines(path, longest=LONGEST + 1), 1):
+        for number, line in enumerate(read_lines(path, longest=LONGEST_LINE + 1), 1):
             where = f"{path}: line {number:,}"
-            if len(line) > LONGEST:
-                raise DataError(f"{where} is longer than {LONGEST:,} bytes; put it into a file")
-            n_byte += file.write(read_text(where, line) if line.strip() else b"")
+            if len(line) > LONGEST_LINE:
+                limit = f"{LONGEST_LINE:,} bytes; put it into a file"
+                raise DataError(f"{where} is longer than {limit}")
+            n_byte += file.write(parse_line(where, line) if line.strip() else b"")
             ends.append(n_byte)
     (folder / ENDS).write_bytes(ends.tobytes())
 
 
-def read_text(where: str, line: bytes) -> bytes:
+def parse_line(where: str, line: bytes) -> bytes:
     """Return the text in a line; DataError says what the line has instead."""
     try:
         return find_text(json.loads(line)).encode()
@@ -98,12 +99,12 @@ def read_text(where: str, line: bytes) -> bytes:
 
 def find_text(content: Any) -> str:
     if not isinstance(content, dict):
-        raise ValueError(f"it is {KINDS[type(content)]}")
+        raise ValueError(f"it is {JSON_TYPES[type(content)]}")
     if "text" not in content:
         keys = ", ".join(islice(content, N_FIRST)) or "none"
         raise ValueError(f"there is no key text; its keys: {shorten(keys)}")
     if not isinstance(content["text"], str):
-        raise ValueError(f"its text is {KINDS[type(content['text'])]}")
+        raise ValueError(f"its text is {JSON_TYPES[type(content['text'])]}")
     return content["text"]
 
 

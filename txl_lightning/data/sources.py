@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 from ..errors import DataError, convert_fields, invalid, require
 from ..files import STORE_FILE, has_mark, local_path
 from .corpora import CORPORA, Corpus
-from .id_files import IDS, IdOptions, IdRecipe, split_id_files
-from .recipe import Recipe, encode_split, prepare_folder, prepare_text
+from .encoding import Encoding, encode_split, prepare_folder, prepare_text
+from .id_files import IDS, IdEncoding, IdOptions, split_id_files
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .text_files import (
@@ -98,20 +98,20 @@ class EncodedSource(Source):
         return [Path(path).expanduser() for path in self.given]
 
     @abstractmethod
-    def find_recipe(self, any_bytes: bool = False) -> Recipe:
-        """Find or download the text, and return the recipe of its store. `any_bytes`: files of the
-        user that are not text are read, too."""
+    def find_encoding(self, any_bytes: bool = False) -> Encoding:
+        """Find or download the text, and return its encoding. `any_bytes`: files of the user that
+        are not text are read, too."""
 
     def open(self, whole: bool = False, workers: int = 1) -> Store:
-        return prepare_text(self.find_recipe(), self.data_folder, whole, workers)
+        return prepare_text(self.find_encoding(), self.data_folder, whole, workers)
 
     def write_store(self, out: Path, whole: bool = False, workers: int = 1) -> Store:
         """Return the store in a folder of the user, written if absent."""
-        return prepare_folder(self.find_recipe(), out, self.data_folder, workers, whole)
+        return prepare_folder(self.find_encoding(), out, self.data_folder, workers, whole)
 
     def encode(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
-        recipe = self.find_recipe(any_bytes=isinstance(vocab, Bytes))
-        return encode_split(recipe, self.name, split, vocab, folder)
+        encoding = self.find_encoding(any_bytes=isinstance(vocab, Bytes))
+        return encode_split(encoding, self.name, split, vocab, folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +139,12 @@ class TextSource(EncodedSource):
         any_bytes = self.vocab == "bytes"
         return sum(count_bytes(path, self.data_folder, any_bytes) for path in self.paths)
 
-    def find_recipe(self, any_bytes: bool = False) -> Recipe:
+    def find_encoding(self, any_bytes: bool = False) -> Encoding:
         any_bytes |= self.vocab == "bytes"
         splits = split_user_files(self.paths, self.split, self.data_folder, any_bytes)
         has_units = any(has_documents(path, self.data_folder) for path in self.paths)
         unit = self.choose_unit("files" if has_units else None)
-        return Recipe(splits, self.vocab_name, unit, self.words, self.subwords)
+        return Encoding(splits, self.vocab_name, unit, self.words, self.subwords)
 
     def choose_unit(self, own: DocumentUnit | None) -> DocumentUnit | None:
         """Return the unit of documents that is given, or else the text's own."""
@@ -174,11 +174,11 @@ class CorpusSource(TextSource):
     def entry(self) -> Corpus:
         return CORPORA[self.corpus]
 
-    def find_recipe(self, any_bytes: bool = False) -> Recipe:
+    def find_encoding(self, any_bytes: bool = False) -> Encoding:
         splits = self.entry.find_splits(self.data_folder, self.split)
         unit = self.choose_unit(self.entry.document_unit)
         words = self.words.fill(self.entry.words)
-        return Recipe(splits, self.vocab_name, unit, words, self.subwords)
+        return Encoding(splits, self.vocab_name, unit, words, self.subwords)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,14 +195,14 @@ class IdSource(EncodedSource):
         require(is_file, "vocab", self.vocab, "the tokenizer.json of the ids, or null")
 
     def count_own_bytes(self) -> int:
-        parts = chain(*self.find_recipe().splits.values())
+        parts = chain(*self.find_encoding().splits.values())
         return TOKEN_BYTES * sum(part.high - part.low for part in parts)
 
-    def find_recipe(self, any_bytes: bool = False) -> IdRecipe:
+    def find_encoding(self, any_bytes: bool = False) -> IdEncoding:
         splits = split_id_files(self.paths, self.id_options, self.split)
         has_units = any(part.has_documents for parts in splits.values() for part in parts)
         unit = "files" if has_units else None
-        return IdRecipe(splits, self.vocab or IDS, unit, id_options=self.id_options)
+        return IdEncoding(splits, self.vocab or IDS, unit, id_options=self.id_options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,9 +240,9 @@ class TaskSource(Source):
         return TaskStore(self.corpus, self.task)
 
 
-KINDS = {"path": TextSource, "ids": IdSource, "store": StoreSource}
+SOURCES = {"path": TextSource, "ids": IdSource, "store": StoreSource}
 """Sources by the setting that names the text; without one of these it is the corpus."""
-ALWAYS = {"corpus", *KINDS, "split", "data_dir"}
+ALWAYS = {"corpus", *SOURCES, "split", "data_dir"}
 """Settings that replace others, are refused if they cannot be used, or say where files are."""
 
 
@@ -289,7 +289,7 @@ class DataConfig:
         for name in ("data_dir", "path", "ids"):
             for path in list_given(getattr(self, name)):
                 local_path(name, path)
-        first, *others = [name for name in KINDS if getattr(self, name) is not None] or ["corpus"]
+        first, *others = [name for name in SOURCES if getattr(self, name) is not None] or ["corpus"]
         for name in others:
             raise invalid(name, getattr(self, name), f"null with {first}")
         adds_up = len(self.split) == 3 and min(self.split) >= 0 and abs(sum(self.split) - 1) < 1e-6
@@ -302,7 +302,7 @@ class DataConfig:
     def source(self) -> Source:
         """The place the text comes from, with the settings that it uses."""
         own = TaskSource if self.corpus in TASKS else CorpusSource
-        kind = next((KINDS[name] for name in KINDS if getattr(self, name) is not None), own)
+        kind = next((SOURCES[name] for name in SOURCES if getattr(self, name) is not None), own)
         return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
 
     @property

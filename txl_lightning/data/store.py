@@ -27,7 +27,7 @@ from .vocab.kinds import load_vocabulary
 if TYPE_CHECKING:
     from .tasks import TaskStore
 
-AT_ONCE = 1 << 20  # tokens of a text to be scored that are read at once
+TOKENS_AT_ONCE = 1 << 20  # tokens of a text to be scored that are read at once
 START = np.dtype("<i8")  # of the positions where documents begin
 FILES = ("vocab.json", *(f"{split}.{kind}" for split in SPLITS for kind in ("ids", "starts")))
 COUNTED = ("bytes", "tokens", "unknown", "n_document")
@@ -165,7 +165,7 @@ class Store:
 
     @property
     def id_options(self) -> dict[str, Any] | None:
-        """How ids of another program were read; None for a text."""
+        """Options by which ids of another program were read; None for a text."""
         return self.manifest.get("ids")
 
     @cached_property
@@ -215,7 +215,8 @@ class Store:
 def sum_sizes(sizes: ndarray | None, ids: ndarray) -> int:
     if sizes is None:
         return 0
-    return sum(int(sizes[ids[at : at + AT_ONCE]].sum()) for at in range(0, len(ids), AT_ONCE))
+    starts = range(0, len(ids), TOKENS_AT_ONCE)
+    return sum(int(sizes[ids[at : at + TOKENS_AT_ONCE]].sum()) for at in starts)
 
 
 def find_problem(path: Path, sha256: str, n_token: int | None) -> str:
@@ -327,8 +328,8 @@ class EvalText:
         """Return the share of the first tokens that stand for text the vocabulary does not know."""
         if self.vocab.unknown is None:
             return 0.0
-        starts = range(0, n_token, AT_ONCE)
-        places = (np.arange(start, min(start + AT_ONCE, n_token)) for start in starts)
+        starts = range(0, n_token, TOKENS_AT_ONCE)
+        places = (np.arange(start, min(start + TOKENS_AT_ONCE, n_token)) for start in starts)
         counts = (self.tokens.ids_at(place) == self.vocab.unknown for place in places)
         return sum(int(each.sum()) for each in counts) / n_token
 

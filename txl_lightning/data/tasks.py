@@ -16,7 +16,7 @@ from .text_files import SPLITS
 from .tokens import Examples, QuestionAnswer
 from .vocab import WordOptions, Words
 
-ENDLESS = 1 << 40  # number of training examples if none is repeated
+N_ENDLESS = 1 << 40  # number of training examples if none is repeated
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class TaskStore:
         count = self.config.n_eval if split != "train" else self.config.n_train
         draw = partial(TASKS[self.name], self.config)
         question, answer = draw(np.random.default_rng(0))
-        return Examples(draw, seed, count or ENDLESS, len(question) + len(answer), len(answer))
+        return Examples(draw, seed, count or N_ENDLESS, len(question) + len(answer), len(answer))
 
     def describe(self) -> str:
         return f"examples of {self.example_len} tokens, vocabulary of {self.vocab.n_token} symbols"

@@ -26,7 +26,7 @@ SUFFIXES = (".npy", ".bin", ".ds")
 PACKED = (".zst", ".7z", ".rar", ".lz4", ".br")
 TABLES = (".json", ".csv", ".tsv")  # endings of texts that are not read as their author may think
 JSON = re.compile(rb'\s*(\[\s*)?\{\s*"')  # the beginning of an object, or of an array of objects
-MARKS = {
+BEGINNINGS = {
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"%PDF-": "a PDF",
 }  # fmt: skip
@@ -285,7 +285,7 @@ def find_binary(path: Path) -> str | None:
     """Return what a file is by its first bytes, or None for a text in UTF-8."""
     with path.open("rb") as file:
         start = file.read(NUL_WITHIN)
-    for mark, kind in MARKS.items():
+    for mark, kind in BEGINNINGS.items():
         if start.startswith(mark):
             return kind
     if start.startswith(LFS_POINTER):

@@ -46,7 +46,7 @@ from .options import (
 from .own_text import describe_recipe, find_recipe
 from .ranks import check_launcher, require_srun
 from .run_state import read_state
-from .settings import Layer, Resolved, explain_refusal, list_origins, parse, read_given
+from .settings import Resolved, SettingsLayer, explain_refusal, list_origins, parse, read_given
 from .start import (
     check_job,
     check_remaining_steps,
@@ -130,7 +130,7 @@ class TxlCLI(LightningCLI):
         how = {"save_config_callback": SaveRun, "load_from_checkpoint_support": False}
         super().__init__(args=self.resolved.arguments, run=False, **how)
 
-    def find_layers(self) -> list[Layer]:
+    def find_layers(self) -> list[SettingsLayer]:
         """Return the settings of the recipe and of the checkpoint, below what is given."""
         self.recipe = find_recipe(self.given) if self.command == "fit" else None
         self.is_new_text = False
@@ -148,7 +148,7 @@ class TxlCLI(LightningCLI):
             raise ValueError("ckpt_path: missing; it must be the checkpoint to measure")
         return None
 
-    def adopt_checkpoint(self, found: LoadedCheckpoint) -> Layer:
+    def adopt_checkpoint(self, found: LoadedCheckpoint) -> SettingsLayer:
         """Return the settings of the checkpoint; its network must be of the class that is given."""
         saved = found.settings["net"].get(CLASS)
         expected = f"{saved}, as in the checkpoint"
@@ -234,7 +234,7 @@ class TxlCLI(LightningCLI):
         given = self.config_init.trainer
         require_gpu(given["accelerator"])
         require_srun()
-        plugins = as_list(given["plugins"])
+        plugins = list_parts(given["plugins"])
         for plugin in plugins:
             is_possible = not isinstance(plugin, CheckpointIO)
             expected = "none that writes checkpoints"
@@ -321,7 +321,7 @@ def make_callbacks(
     return sorted(callbacks, key=lambda each: ORDER.index(type(each)))
 
 
-def as_list(value: Any) -> list[Any]:
+def list_parts(value: Any) -> list[Any]:
     # True asks for the default, which is not part of the list.
     if value is None or isinstance(value, bool):
         return []
@@ -332,14 +332,14 @@ def make_loggers(
     command: str, given: Any, config: Namespace, resumed: LoadedCheckpoint | None
 ) -> list[Logger]:
     """Return the Trainer's loggers: those of a config, and metrics.csv of a run."""
-    loggers = as_list(given)
+    loggers = list_parts(given)
     root = config.trainer.default_root_dir
     has_wandb = any(isinstance(each, WandbLogger) for each in loggers)
     expected = "--trainer.logger WandbLogger"
     errors.require(has_wandb or not config.wandb.required, "wandb.required", "true", expected)
     if has_wandb:
         run_id = resumed and read_state(resumed.saved).wandb_id
-        specs = as_list(config.trainer.logger)
+        specs = list_parts(config.trainer.logger)
         loggers = replace_wandb_loggers(loggers, specs, root, config.wandb.required, run_id)
     # A measurement makes no folder of a run.
     if command != "fit":

@@ -14,6 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ..command_line import COMMANDS, PROGRAM, Parser, is_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..data.sources import SOURCES
 from ..errors import (
     Settings,
     flatten_settings,
@@ -31,7 +32,7 @@ from .settings import Given
 
 Resume = Literal["auto", "must", "never"]
 RUNS = "runs"
-TEXTS = ("corpus", "path", "ids", "store")  # settings that name the text
+TEXT_NAMES = ("corpus", *SOURCES)  # settings that name the text
 RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
 """Arguments of Trainer.fit and the like that are not options."""
 TRAINER_DEFAULTS = {
@@ -236,7 +237,7 @@ def find_resume(command: str, given: Given) -> Resume:
 
 
 def names_text(given: Given) -> bool:
-    return given.names(*(f"data.{name}" for name in TEXTS))
+    return given.names(*(f"data.{name}" for name in TEXT_NAMES))
 
 
 def require_text(given: Given) -> None:

@@ -16,11 +16,12 @@ from jsonargparse import Namespace
 
 from ..command_line import TEXTS
 from ..data.datamodule import CorpusConfig
+from ..data.encoding import SUBWORDS
 from ..errors import flatten_settings, prefix_errors
 from ..files import configs_folder, load_yaml
 from ..model import has_bfloat16_units
 from .options import TRAINER_DEFAULTS
-from .settings import Given, Layer, nest
+from .settings import Given, SettingsLayer, nest
 
 MINUTES = 5.0  # of training; measured with 2, 5 and 30
 WIDE_MINUTES = 15  # from which the network is WIDE
@@ -41,7 +42,6 @@ SIZES = (
     Size(3_000_000, 0.1, 0.2),
     Size(math.inf, 0.0, 0.0),
 )
-SUBWORDS = ("bpe", "unigram")
 RESTART_LEN = 512  # memories begin anew at a random place in each so many tokens
 PLAN = {
     "plan.minutes": MINUTES,
@@ -55,7 +55,7 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 
 
-def find_recipe(given: Given) -> Layer | None:
+def find_recipe(given: Given) -> SettingsLayer | None:
     """Return the recipe of a text of one's own, by its length; an empty one for a text that is too
     short, and None if a network is given."""
     if not needs_recipe(given):
@@ -67,7 +67,7 @@ def find_recipe(given: Given) -> Layer | None:
         return None
     if n_byte < SMALLEST:
         length = f"{n_byte:,} bytes, less than {SMALLEST:,}"
-        return Layer(f"no recipe for a text of {length}: the defaults are used", {})
+        return SettingsLayer(f"no recipe for a text of {length}: the defaults are used", {})
     steps = {name: given.get(f"trainer.{name}", default) for name, default in STEPS.items()}
     is_planned = steps == STEPS and not given.names("trainer.max_steps")
     size = next(each for each in SIZES if n_byte <= each.largest)
@@ -82,7 +82,7 @@ def find_recipe(given: Given) -> Layer | None:
         recipe.pop("plan.validations", None)
     if is_bfloat16_faster(given.get_text("trainer.accelerator", "auto")):
         recipe["trainer.precision"] = "bf16-mixed"
-    return Layer(f"recipe for a text of {n_byte / 1e6:.1f} MB", nest(recipe))
+    return SettingsLayer(f"recipe for a text of {n_byte / 1e6:.1f} MB", nest(recipe))
 
 
 def needs_recipe(given: Given) -> bool:
@@ -132,7 +132,7 @@ def is_bfloat16_faster(accelerator: str) -> bool:
     return has_bfloat16_units(torch.device("cpu"))
 
 
-def describe_recipe(recipe: Layer, settings: Namespace) -> str:
+def describe_recipe(recipe: SettingsLayer, settings: Namespace) -> str:
     """Return the line about what a run with a recipe is; some of it may be given otherwise."""
     if not recipe.tree:
         return recipe.origin

@@ -50,7 +50,7 @@ SECTIONS = {
 Tree = dict[str, Any]
 
 
-class Layer(NamedTuple):
+class SettingsLayer(NamedTuple):
     """Settings of one origin, by name; those of words have their whole keys."""
 
     origin: str
@@ -68,12 +68,12 @@ class Layer(NamedTuple):
 class Given:
     """What the user gives: configs, and the words that override them."""
 
-    configs: list[Layer]
+    configs: list[SettingsLayer]
     words: list[str]
 
     @property
-    def layers(self) -> list[Layer]:
-        return [*self.configs, Layer(WORDS, read_options(self.words))]
+    def layers(self) -> list[SettingsLayer]:
+        return [*self.configs, SettingsLayer(WORDS, read_options(self.words))]
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -112,10 +112,10 @@ class Resolved:
     """All settings that are no defaults, by origin; the last one counts."""
 
     given: Given
-    below: list[Layer]  # of the recipe and of the checkpoint, which what is given overrides
+    below: list[SettingsLayer]  # of the recipe and of the checkpoint, which what is given overrides
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[SettingsLayer]:
         return [*self.below, *self.given.layers]
 
     @property
@@ -133,14 +133,14 @@ class Resolved:
     def values(self) -> dict[str, Any]:
         return flatten_settings(self.tree) | self.given.layers[-1].tree
 
-    def find_layer(self, key: str) -> Layer:
+    def find_layer(self, key: str) -> SettingsLayer:
         """Return the layer that decides a setting."""
         for layer in reversed(self.layers):
             for name in layer.flat:
                 each = name.removesuffix("+")
                 if f"{key}.".startswith(f"{each}.") or f"{each}.".startswith(f"{key}."):
                     return layer
-        return Layer("default", {})
+        return SettingsLayer("default", {})
 
 
 def read_given(words: list[str]) -> Given:
@@ -157,12 +157,12 @@ def read_given(words: list[str]) -> Given:
         value = value if sign else next(rest, "")
         is_config = option in CONFIG_OPTIONS
         configs.append(read_config(value) if is_config else read_section_option(name, value))
-    if passes_decide([*configs, Layer(WORDS, read_options(others))]):
-        configs.append(Layer("trainer.max_epochs", {"trainer": {"max_steps": -1}}))
+    if passes_decide([*configs, SettingsLayer(WORDS, read_options(others))]):
+        configs.append(SettingsLayer("trainer.max_epochs", {"trainer": {"max_steps": -1}}))
     return Given(configs, others)
 
 
-def passes_decide(layers: list[Layer]) -> bool:
+def passes_decide(layers: list[SettingsLayer]) -> bool:
     """Return True if max_epochs is given later than max_steps, which it then replaces: in a config
     after another one, or after all configs. -1 asks for no passes."""
     for layer in reversed(layers):
@@ -174,7 +174,7 @@ def passes_decide(layers: list[Layer]) -> bool:
     return False
 
 
-def read_config(name: str) -> Layer:
+def read_config(name: str) -> SettingsLayer:
     """Read a config: a file, the name of an included one, or YAML."""
     path = find_config(name)
     # A pipe is a file too. A long text is YAML, as a mapping with braces or over several lines.
@@ -190,7 +190,7 @@ def read_config(name: str) -> Layer:
         inner = tree.get("config")
         expected = "--config on the command line, once for each file"
         require(inner is None, "config", format_value(inner), expected)
-        return Layer(name, read_sections(tree), Path(path).absolute() if is_file else None)
+        return SettingsLayer(name, read_sections(tree), Path(path).absolute() if is_file else None)
 
 
 def load_settings(text: str) -> Any:
@@ -238,10 +238,10 @@ def read_section(key: str, value: Any) -> Tree:
     return read_sections(content, f"{key}.")
 
 
-def read_section_option(key: str, value: str) -> Layer:
+def read_section_option(key: str, value: str) -> SettingsLayer:
     """Return the layer of a word such as --data text.yaml."""
     origin = value if os.path.isfile(expand_home(value)) else WORDS
-    return Layer(origin, nest({key: read_section(key, value)}))
+    return SettingsLayer(origin, nest({key: read_section(key, value)}))
 
 
 def nest(flat: Mapping[str, Any]) -> Tree:
@@ -258,15 +258,15 @@ def nest(flat: Mapping[str, Any]) -> Tree:
     return tree
 
 
-def merge(layers: Iterable[Layer]) -> Tree:
+def merge(layers: Iterable[SettingsLayer]) -> Tree:
     """Return the tree of all layers; of two values the later one counts."""
     tree: Tree = {}
     for layer in layers:
-        tree = join(tree, layer.tree)
+        tree = override(tree, layer.tree)
     return tree
 
 
-def join(before: Tree, after: Tree, above: str = "") -> Tree:
+def override(before: Tree, after: Tree, above: str = "") -> Tree:
     """Return settings with later ones; a list of `name+` follows that of `name`."""
     both = dict(before)
     for name, value in after.items():
@@ -290,7 +290,7 @@ def join(before: Tree, after: Tree, above: str = "") -> Tree:
 def join_section(before: Tree, after: Tree, above: str) -> Tree:
     """Return a section with later settings; those of another class replace all of it."""
     is_other = CLASS in before and not is_same_class(before, after)
-    return after if is_other else join(before, after, above)
+    return after if is_other else override(before, after, above)
 
 
 def join_class(before: Tree, after: Tree) -> Tree:

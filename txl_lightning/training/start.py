@@ -31,10 +31,10 @@ from .callbacks.checkpointing import has_stopped
 from .callbacks.save_run import MAX_CHANGES, dump_settings, list_changes, print_once
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
-from .options import RUNS, TEXTS, Resume, names_text
+from .options import RUNS, TEXT_NAMES, Resume, names_text
 from .own_text import read_data
 from .run_state import read_state
-from .settings import Given, Layer
+from .settings import Given, SettingsLayer
 
 NO_EFFECT_ON_WEIGHTS = {
     *("mem_len", "clamp_len", "same_length", "kernel", "loss_chunk_size"),
@@ -42,7 +42,7 @@ NO_EFFECT_ON_WEIGHTS = {
 }
 """Settings of the network that may differ from the checkpoint's."""
 EQUAL_STATE = {"adamw": "adam"}  # optimizers that can load the state of another one
-DEFAULT_TEXTS = [getattr(DataConfig, name) for name in TEXTS]
+DEFAULT_TEXTS = [getattr(DataConfig, name) for name in TEXT_NAMES]
 
 
 def find_start(resume: Resume, given: Given) -> LoadedCheckpoint | None:
@@ -106,7 +106,7 @@ def check_job(run: Path, parser: ArgumentParser, settings: Namespace, given: Giv
         raise CheckpointError(f"resume: {asked}; expected {expected}")
 
 
-def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -> Layer:
+def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -> SettingsLayer:
     """Return the checkpoint's settings; if it gets its run's text, also those of that text, unless
     another one is given."""
     net = dict(checkpoint.settings["net"])
@@ -123,12 +123,12 @@ def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -
         names = settings.keys() & {field.name for field in fields(CorpusConfig)}
         if names_text(given) and list_texts(given) != list_texts(settings):
             # Of another text, "bpe" would make another vocabulary.
-            names -= {*TEXTS, "vocab"}
+            names -= {*TEXT_NAMES, "vocab"}
         if vocab.is_file() and is_missing_file(settings.get("vocab")):
             names -= {"vocab"}
         data |= {name: settings[name] for name in names}
     tree = {"model": {**checkpoint.settings, "net": net}, "data": data}
-    return Layer(str(checkpoint.path), tree, is_saved=True)
+    return SettingsLayer(str(checkpoint.path), tree, is_saved=True)
 
 
 def is_missing_file(vocab: str | None) -> bool:
@@ -145,7 +145,7 @@ def names_new_text(given: Given, checkpoint: LoadedCheckpoint) -> bool:
 def list_texts(data: Given | dict[str, Any]) -> list[Any]:
     """Return the settings that name the text, with paths as absolute ones."""
     above = "data." if isinstance(data, Given) else ""
-    keys = [f"{above}{name}" for name in TEXTS]
+    keys = [f"{above}{name}" for name in TEXT_NAMES]
     corpus, *paths = (
         data.get(key, default) for key, default in zip(keys, DEFAULT_TEXTS, strict=True)
     )

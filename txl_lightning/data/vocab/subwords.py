@@ -31,9 +31,9 @@ from .base import (
 if TYPE_CHECKING:
     from ..text_files import FileSlice
 
-PIECE = 100_000  # characters encoded in one piece
-AT_ONCE = 8  # pieces encoded in parallel
-LONGEST = 1_000_000  # characters without white space after which a piece is cut anywhere
+PIECE_LEN = 100_000  # characters encoded in one piece
+PIECES_AT_ONCE = 8  # pieces encoded in parallel
+LONGEST_RUN = 1_000_000  # characters without white space after which a piece is cut anywhere
 # Default size of a vocabulary by the largest bytes of a text, measured up to 70 MB.
 N_TOKEN = {500_000: 1024, 3_000_000: 2048, math.inf: 4096}
 SAMPLE = 1_000  # characters of a training sample; longer words take quadratic time
@@ -95,10 +95,10 @@ class Subwords(Vocabulary):
         return model.get("unk_id") if symbol is None else self._tokenizer.token_to_id(symbol)
 
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
-        texts = split_between_words(split_by_length(document.texts(), PIECE), LONGEST)
+        texts = split_between_words(split_by_length(document.texts(), PIECE_LEN), LONGEST_RUN)
         where = str(document.path)
         continues = document.continues
-        while batch := list(islice(texts, AT_ONCE)):
+        while batch := list(islice(texts, PIECES_AT_ONCE)):
             yield from self._encode_pieces(batch, continues, where)
             continues = True
 
@@ -211,7 +211,7 @@ class Subwords(Vocabulary):
             encode = partial(self._encode_batch, where=where)
             encoded = encode_after(encode, [""] * (not continues) + contexts, texts)
         if encoded is None:
-            limit = f"expected documents of at most {PIECE:,} characters"
+            limit = f"expected documents of at most {PIECE_LEN:,} characters"
             raise DataError(f"{where}: data.vocab's tokenizer joins words at white space; {limit}")
         return encoded
 

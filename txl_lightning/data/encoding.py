@@ -1,4 +1,4 @@
-"""What the tokens of a text depend on, and how it is encoded, once, into a store."""
+"""The encoding of a text: all that its tokens depend on, and how they get into a store, once."""
 
 import hashlib
 import json
@@ -31,15 +31,15 @@ from .vocab.words import WordOptions
 # Part of the name of a prepared folder: increment it when the same text gives other ids or files.
 # Opened stores ignore it. Fingerprints in checkpoints have `text`, `cuts` and `documents`, too.
 VERSION = 9
-LARGE = 10_000_000  # bytes of text from which a message is printed, because encoding takes long
+LARGE_BYTES = 10_000_000  # of a text whose encoding takes long, so that a message is printed
 PIECE_BYTES = 8 << 20  # bytes of text that are encoded at once, by one process
-SHORT = 100_000  # bytes of documents that are encoded in batches
+SHORT_BYTES = 100_000  # bytes of documents that are encoded in batches
 SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
-LINE = re.compile(rb"\S\n(?=\S)")
+LINE_BREAK = re.compile(rb"\S\n(?=\S)")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Encoding:
     """All that tokens depend on; without a document unit each split is one document."""
 
     splits: Mapping[str, Sequence[Any]]  # slices of files
@@ -112,7 +112,7 @@ class Recipe:
         vocab_path = folder / "vocab.json"
         files.write_text(vocab.to_json(), vocab_path)
         total = sum(part.n_byte for part in self.slices)
-        if total > LARGE and not sys.stderr.isatty():
+        if total > LARGE_BYTES and not sys.stderr.isatty():
             print_notice(f"encoding {total:,} bytes")
         with show_progress("encoding", total) as advance:
             pieces = {name: self.encode(name, vocab_path, workers, advance) for name in SPLITS}
@@ -126,22 +126,24 @@ def hash_chunks(chunks: Iterable[bytes | np.ndarray]) -> str:
     return sha256.hexdigest()
 
 
-def prepare_text(recipe: Recipe, data_dir: Path, whole: bool = False, workers: int = 1) -> Store:
+def prepare_text(
+    encoding: Encoding, data_dir: Path, whole: bool = False, workers: int = 1
+) -> Store:
     """Return the store of a text under `data_dir`, built if absent or damaged; `whole` compares all
     files with their checksums."""
     # Everything that the tokens depend on names the folder.
-    description = recipe.describe(data_dir)
+    description = encoding.describe(data_dir)
     folder = data_dir / "prepared" / files.short_hash(description)
-    build = partial(recipe.build, description=description, workers=workers)
+    build = partial(encoding.build, description=description, workers=workers)
     return open_prepared(folder, data_dir, build, whole)
 
 
 def prepare_folder(
-    recipe: Recipe, folder: Path, data_dir: Path, workers: int = 1, whole: bool = False
+    encoding: Encoding, folder: Path, data_dir: Path, workers: int = 1, whole: bool = False
 ) -> Store:
     """Return the store of a text in this folder, built if absent; DataError if it is damaged."""
-    description = recipe.describe(data_dir)
-    build = partial(recipe.build, description=description, workers=workers)
+    description = encoding.describe(data_dir)
+    build = partial(encoding.build, description=description, workers=workers)
     refusal = "out: {}; remove the folder, and prepare the text again"
     # It may have other files of the user, so that it is not replaced.
     store = open_prepared(folder, data_dir, None if folder.is_dir() else build, whole, refusal)
@@ -153,17 +155,17 @@ def prepare_folder(
 
 
 def encode_split(
-    recipe: Recipe, name: str, split: str, vocab: Vocabulary, folder: Path
+    encoding: Encoding, name: str, split: str, vocab: Vocabulary, folder: Path
 ) -> EvalText:
     """Return a split in the ids of another vocabulary, which are written to a permanent folder.
     DataError if it is empty; the only split of a text is the whole text."""
-    nonempty = [each for each in SPLITS if any(part.n_byte for part in recipe.splits[each])]
+    nonempty = [each for each in SPLITS if any(part.n_byte for part in encoding.splits[each])]
     if split not in nonempty:
         raise DataError(f"{name}: its {split} text is empty; give another split")
     saved = folder / "vocab.json"
     saved.write_text(vocab.to_json())
-    splits = {each: recipe.splits[each] if each == split else [] for each in SPLITS}
-    store = prepare_text(replace(recipe, splits=splits, vocab=str(saved)), folder)
+    splits = {each: encoding.splits[each] if each == split else [] for each in SPLITS}
+    store = prepare_text(replace(encoding, splits=splits, vocab=str(saved)), folder)
     # The hash of the text alone: it shows that vocabularies are compared on the same text.
     fingerprint = store.manifest["text"][:16]
     text = replace(EvalText.from_store(name, store, split), fingerprint=fingerprint)
@@ -237,7 +239,7 @@ def find_line(part: FileSlice, offset: int) -> int:
         while offset < part.stop:
             file.seek(offset - 2)
             window = file.read(min(CHUNK, part.stop - offset + 2))
-            if match := LINE.search(window):
+            if match := LINE_BREAK.search(window):
                 return offset - 2 + match.end()
             # The end may be the beginning of a match.
             offset += max(len(window) - 2, 1)
@@ -272,7 +274,7 @@ def batch_documents(
     total = 0
     documents = chain.from_iterable(p.split_lines() for p in slices) if kind == "lines" else slices
     for document in documents:
-        is_alone = document.n_byte > SHORT or document.continues or kind is None
+        is_alone = document.n_byte > SHORT_BYTES or document.continues or kind is None
         n_byte = CHUNK if is_alone else document.n_byte
         if batch and total + n_byte > CHUNK:
             yield batch
