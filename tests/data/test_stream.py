@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from txl_lightning import Memory
 from txl_lightning.data import tokens as tokens_module
 from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader
-from txl_lightning.data.tokens import FixedLengths, RolledOrder, ShuffledOrder, Text, TextOrder
+from txl_lightning.data.tokens import (
+    FixedLengths,
+    RolledOrder,
+    ShuffledOrder,
+    TextOrder,
+    TextTokens,
+)
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 
 holds = settings(deadline=None, max_examples=60)
@@ -44,7 +50,7 @@ def streams(draw):
     """Draw a stream over a text of documents; each id is the position of its token."""
     n_token = draw(st.integers(40, 200))
     cuts = draw(st.sets(st.integers(1, n_token - 1), max_size=12))
-    text = Text(np.arange(n_token), np.array([0, *sorted(cuts)]))
+    text = TextTokens(np.arange(n_token), np.array([0, *sorted(cuts)]))
     seed, tgt_len = draw(st.integers(0, 99)), draw(st.integers(1, 50))
     lengths = draw(st.sampled_from([FixedLengths(tgt_len), Varlen(max(tgt_len, 5), seed)]))
     orders = [TextOrder(text), RolledOrder(text, seed), ShuffledOrder(text, seed)]
@@ -188,7 +194,9 @@ def test_each_query_sees_the_tokens_before_it_as_far_as_memory_goes(stream, n_se
 
 
 def test_rolled_row_starts_at_another_offset_in_each_pass_without_attention_across_its_seam():
-    stream = Stream(text := Text(np.arange(60)), 3, FixedLengths(19), RolledOrder(text, seed=1))
+    stream = Stream(
+        text := TextTokens(np.arange(60)), 3, FixedLengths(19), RolledOrder(text, seed=1)
+    )
     starts = torch.stack([stream.segment(n).tokens_BL[:, 0] for n in range(4)])
     assert (starts // 20 == torch.arange(3)).all()
     assert len({tuple(row) for row in starts.tolist()}) == 4
@@ -198,7 +206,7 @@ def test_rolled_row_starts_at_another_offset_in_each_pass_without_attention_acro
 
 
 def test_shuffled_documents_are_complete_and_in_another_order_in_each_pass_and_with_each_seed():
-    text, orders = Text(np.arange(60), np.arange(0, 60, 5)), set()
+    text, orders = TextTokens(np.arange(60), np.arange(0, 60, 5)), set()
     for seed, n_pass in itertools.product(range(2), range(3)):
         stream = Stream(text, 1, FixedLengths(59), ShuffledOrder(text, seed))
         documents = stream.segment(n_pass).tokens_BL[0, :55].view(11, 5)
@@ -210,7 +218,7 @@ def test_shuffled_documents_are_complete_and_in_another_order_in_each_pass_and_w
 
 @pytest.mark.parametrize("tgt_len", [3, 7, 40])
 def test_restarted_rows_begin_once_in_every_part_wherever_segments_end(tgt_len):
-    text = Text(np.arange(203), np.array([0, 50]))
+    text = TextTokens(np.arange(203), np.array([0, 50]))
     order = tokens_module.RestartedOrder(TextOrder(text), restart_len=10, seed=3)
     stream = Stream(text, 2, FixedLengths(tgt_len), order)
     for n_pass in range(2):
@@ -235,11 +243,11 @@ def list_drawn(kind: str, seed: int, n_pass: int) -> list[tuple[int, ...]]:
         firsts = sum(lengths.count_segments(5000, nth) for nth in range(n_pass))
         count = lengths.count_segments(5000, n_pass)
         return [tuple(lengths.find_bounds(5000, firsts + n)[2] for n in range(count))]
-    text = Text(np.arange(20_000), np.arange(0, 20_000, 5))
+    text = TextTokens(np.arange(20_000), np.arange(0, 20_000, 5))
     orders = {
         "rolled": RolledOrder(text, seed),
         "shuffled": ShuffledOrder(text, seed),
-        "restarted": tokens_module.RestartedOrder(TextOrder(Text(text.ids)), 10, seed),
+        "restarted": tokens_module.RestartedOrder(TextOrder(TextTokens(text.ids)), 10, seed),
     }
     places = np.arange(4)[:, None], np.arange(5000)[None], 5000
     position_BT, doc_pos_BT = orders[kind].find_places(n_pass, *places)
@@ -258,7 +266,7 @@ def test_what_is_drawn_differs_between_rows_passes_and_seeds_and_is_drawn_again(
 
 
 def test_empty_documents_are_skipped():
-    text = Text(np.arange(12), np.array([0, 0, 4, 4, 4, 9, 12]))
+    text = TextTokens(np.arange(12), np.array([0, 0, 4, 4, 4, 9, 12]))
     order = ShuffledOrder(text, seed=3)
     position_BT, _ = order.find_places(0, np.zeros((1, 1), int), np.arange(12)[None], 12)
     assert sorted(position_BT[0].tolist()) == list(range(12))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from txl_lightning import TransformerXLConfig, stream_nats
 from txl_lightning.data.store import EvalText
-from txl_lightning.data.tokens import Text
+from txl_lightning.data.tokens import TextTokens
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation.protocols import Protocol
@@ -97,7 +97,7 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
     """Return the nats of each token of a text with documents; nan if it is not scored."""
     nats_N = torch.full((len(ids),), torch.nan, dtype=torch.float64)
     protocol = Protocol(**{"tgt_len": 5} | lengths, adaptation=use)
-    text = Text(np.array([*map(int, ids)]), np.array(starts))
+    text = TextTokens(np.array([*map(int, ids)]), np.array(starts))
     for part in score_text(net, text, protocol):
         nats_N[part.position_K] = part.nats_K
     return nats_N
@@ -229,7 +229,7 @@ def test_an_evaluation_leaves_everything_as_it_was(net, monkeypatch, use, stop):
     def fail(*inputs):
         raise stop
 
-    text = Text(np.arange(60) % 11)
+    text = TextTokens(np.arange(60) % 11)
     with suppress(RuntimeError, SystemExit):
         for part in score_text(net, text, Protocol(tgt_len=5, adaptation=use)):
             n_scored += len(part.nats_K)
@@ -383,7 +383,9 @@ def test_weights_that_take_no_steps_are_refused(make_net):
 
 
 def test_a_result_names_its_adaptation_and_a_rate_that_breaks_the_network(net):
-    text = EvalText("a", "test", "f", Text(np.arange(99) % 11), Characters("abcdefghijk"), 1.0)
+    text = EvalText(
+        "a", "test", "f", TextTokens(np.arange(99) % 11), Characters("abcdefghijk"), 1.0
+    )
     record = evaluate(net, text, Protocol(adaptation=Adaptation(cache_len=9, rate=0.1)))
     assert record["protocol"] == "segments-adapted"
     expected = {"cache_len": 9, "cache_theta": 40, "cache_weight": 0.4, "rate": 0.1, "decay": 0}

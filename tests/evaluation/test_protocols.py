@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from txl_lightning.data.stream import IGNORED
-from txl_lightning.data.tokens import Text
+from txl_lightning.data.tokens import TextTokens
 from txl_lightning.evaluation.protocols import PROTOCOLS, Protocol, get_protocol
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -68,7 +68,7 @@ def test_tokens_that_do_not_fill_all_rows_are_scored_or_dropped(max_tokens, n_sc
     lengths = {"tgt_len": 8, "batch_size": batch_size, "max_tokens": max_tokens, "warmup_len": 5}
     scored = {}
     for drop_last in (False, True):
-        stream = Protocol(drop_last=drop_last, **lengths).stream(Text(np.arange(103)))
+        stream = Protocol(drop_last=drop_last, **lengths).stream(TextTokens(np.arange(103)))
         targets = [stream.segment(n).targets_BL.flatten().tolist() for n in range(len(stream))]
         scored[drop_last] = sorted(t for part in targets for t in part if t != IGNORED)
     assert scored[False] == list(range(1, n_scored + 1))

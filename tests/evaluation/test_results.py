@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from txl_lightning.data.store import EvalText
-from txl_lightning.data.tokens import Text
+from txl_lightning.data.tokens import TextTokens
 from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation import scoring
@@ -21,7 +21,9 @@ from txl_lightning.model.reading import readings
 
 
 def eval_text(ids: np.ndarray, starts: tuple[int, ...] = (0,)) -> EvalText:
-    return EvalText("a", "test", "f", Text(ids, np.array(starts)), Characters("abcdefghijk"), 1.0)
+    return EvalText(
+        "a", "test", "f", TextTokens(ids, np.array(starts)), Characters("abcdefghijk"), 1.0
+    )
 
 
 def test_mean_of_documents_is_that_of_each_alone(make_net):

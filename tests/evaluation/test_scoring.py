@@ -6,7 +6,7 @@ import torch
 
 from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.data.stream import IGNORED, Stream
-from txl_lightning.data.tokens import FixedLengths, RolledOrder, Text, TextOrder
+from txl_lightning.data.tokens import FixedLengths, RolledOrder, TextOrder, TextTokens
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
@@ -23,7 +23,7 @@ def score_alone(net: TransformerXL, tokens: torch.Tensor) -> torch.Tensor:
     return net.loss(tokens[None, :-1], tokens[None, 1:])[0][0]
 
 
-def nats_by_position(net: TransformerXL, text: Text, protocol: Protocol) -> torch.Tensor:
+def nats_by_position(net: TransformerXL, text: TextTokens, protocol: Protocol) -> torch.Tensor:
     """Return the nats of each token of a text; nan if it is not scored."""
     nats_N = torch.full((len(text),), torch.nan, dtype=torch.float64)
     for part in score_text(net, text, protocol):
@@ -71,7 +71,7 @@ def test_without_memory_the_context_of_a_segment_is_all_that_it_sees(make_net, t
 )
 def test_documents_are_scored_as_if_each_were_alone(make_net, order, lengths, ext_len):
     net, ids = make_net(), torch.from_numpy(random_ids(65))
-    text = Text(np.arange(65), np.array([0, 4, 5, 19, 20, 21, 45, 58]))
+    text = TextTokens(np.arange(65), np.array([0, 4, 5, 19, 20, 21, 45, 58]))
     stream = Stream(text, 2, lengths, order(text), ext_len=ext_len)
     memory, n_scored = net.empty_memory(2, EvalLengths(70)), 0
     for index in range(2 * len(stream)):
@@ -117,7 +117,7 @@ def test_gradients_flow_into_context_and_not_into_memory(make_net):
     ids=str,
 )
 def test_warmed_rows_give_every_token_but_the_first_the_nats_of_one_row(make_net, lengths):
-    net, text = make_net(), Text(random_ids(83))
+    net, text = make_net(), TextTokens(random_ids(83))
     expected = nats_by_position(net, text, Protocol(batch_size=1, **lengths))
     assert expected.isnan().nonzero().tolist() == [[0]]
     for batch_size in (2, 7, 20):
@@ -143,14 +143,14 @@ def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
 
     monkeypatch.setattr(TransformerXL, "hidden", count)
     protocol = Protocol(batch_size=4, **make_window_lengths(30))
-    nats_by_position(make_net(), Text(np.arange(40) % 11), protocol)
+    nats_by_position(make_net(), TextTokens(np.arange(40) % 11), protocol)
     assert len(computed) == 10
 
 
 @pytest.mark.parametrize("n_fetched", [2, 3, 16])
 def test_nats_that_are_fetched_together_keep_their_positions(make_net, monkeypatch, n_fetched):
     # Of warm-ups none are scored, and the last segment is short: groups of 0, 7 and 4 tokens.
-    net, text = make_net(), Text(random_ids(61))
+    net, text = make_net(), TextTokens(random_ids(61))
     protocol = Protocol(batch_size=2, tgt_len=7, warmup_len=10)
     expected = nats_by_position(net, text, protocol)
     monkeypatch.setattr(scoring, "count_fetched", lambda _: n_fetched)
@@ -159,7 +159,7 @@ def test_nats_that_are_fetched_together_keep_their_positions(make_net, monkeypat
 
 
 def test_text_is_read_as_far_as_it_is_scored_and_the_models_mode_is_restored(make_net):
-    class WatchedText(Text):
+    class WatchedText(TextTokens):
         def ids_at(self, position_BL):
             farthest.append(position_BL.max())
             return super().ids_at(position_BL)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from txl_lightning import stream_nats
-from txl_lightning.data.tokens import Text
+from txl_lightning.data.tokens import TextTokens
 from txl_lightning.evaluation import tuning
 from txl_lightning.evaluation.protocols import Protocol, get_protocol
 from txl_lightning.evaluation.tuning import Limit, choose_adaptation, score_in_turns
@@ -21,7 +21,7 @@ ALL = Limit()
 @pytest.fixture
 def text():
     """A random block that is repeated."""
-    return Text(np.tile(np.random.default_rng(1).integers(11, size=50), 6))
+    return TextTokens(np.tile(np.random.default_rng(1).integers(11, size=50), 6))
 
 
 def choose(net, text, limit=ALL, **fields) -> Adaptation:
@@ -70,7 +70,7 @@ def test_cache_and_rate_are_the_best_of_all_pairs_and_then_of_all_rates(
 def test_nats_of_each_pair_are_those_of_an_evaluation(make_net, text, monkeypatch, fields):
     """Also where warm-up and documents are not scored."""
     net, parts = make_net(), []
-    text = Text(text.ids, np.array([0, 1, 40, 41, 150]))
+    text = TextTokens(text.ids, np.array([0, 1, 40, 41, 150]))
     way = adapt(Protocol(**fields), cache_len=30)
     for network_K, cache_EK, is_seen_K in tuning.read_caches(net, text, way, [3.0, 60.0]):
         mixed_EK = tuning.mix_logp(-network_K, cache_EK, 0.3, is_seen_K)
@@ -142,7 +142,7 @@ def test_a_text_in_one_segment_is_read_no_further_than_it_is_scored(make_net, te
 
 @pytest.mark.parametrize("fields", [{}, {"batch_size": 2}, {"cache_theta": 9.0}], ids=str)
 def test_where_nothing_helps_nothing_is_chosen(make_net, fields):
-    text = Text(np.random.default_rng(3).integers(11, size=2000))
+    text = TextTokens(np.random.default_rng(3).integers(11, size=2000))
     net = make_net()
     for weight in net.parameters():
         weight.data.mul_(1e-3)

@@ -20,7 +20,7 @@ import txl_lightning
 from txl_lightning import imports
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.data.store import EvalText
-from txl_lightning.data.tokens import Text
+from txl_lightning.data.tokens import TextTokens
 from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import CheckpointError, DataError
 from txl_lightning.evaluation.protocols import Protocol
@@ -103,7 +103,7 @@ def run(folder):
 
 def total_nats(net, text: str, **lengths) -> tuple[float, int]:
     """Return the sum that `evaluate` has the mean of, and the number of scored tokens."""
-    tokens = Text(Bytes().encode_text(text))
+    tokens = TextTokens(Bytes().encode_text(text))
     record = evaluate(net, EvalText("a", "t", "f", tokens, Bytes(), 1.0), Protocol(**lengths))
     return record["nats"] * record["tokens_scored"], record["tokens_scored"]
 

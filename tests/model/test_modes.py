@@ -11,7 +11,7 @@ from txl_lightning import Adaptation, generate, score, stream_nats
 from txl_lightning.analysis.attention_distance import sum_attention
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.data.stream import Stream
-from txl_lightning.data.tokens import Text
+from txl_lightning.data.tokens import TextTokens
 from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.evaluation.scoring import score_text
 from txl_lightning.evaluation.tuning import read_in_turns
@@ -29,7 +29,7 @@ def read_attention(net):
 
 def choose_by_text(net):
     ways = [Protocol(tgt_len=5), Protocol(tgt_len=5, adaptation=Adaptation(rate=0.1))]
-    list(read_in_turns(net, Text(IDS.numpy()), ways))
+    list(read_in_turns(net, TextTokens(IDS.numpy()), ways))
 
 
 USES = {
@@ -88,9 +88,9 @@ def test_between_two_tokens_or_segments_a_model_has_its_own_mode(mixed):
     before = list_modes(mixed)
     state = start_decoding(mixed, [IDS[:5]])
     steps = decode_steps(mixed, state, 9, Sampling(seed=1))
-    segments = score_text(mixed, Text(IDS.numpy()), Protocol(tgt_len=5))
+    segments = score_text(mixed, TextTokens(IDS.numpy()), Protocol(tgt_len=5))
     ways = [Protocol(tgt_len=5), Protocol(tgt_len=5)]
-    turns = read_in_turns(mixed, Text(IDS.numpy()), ways)
+    turns = read_in_turns(mixed, TextTokens(IDS.numpy()), ways)
     for generator in (steps, segments, turns):
         next(generator)
         assert list_modes(mixed) == before

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
 from txl_lightning.data.stream import Stream
-from txl_lightning.data.tokens import Text, VarlenLengths
+from txl_lightning.data.tokens import TextTokens, VarlenLengths
 from txl_lightning.files import dump_yaml
 from txl_lightning.training.settings import read_given
 
@@ -163,7 +163,7 @@ def test_what_is_given_later_decides_between_steps_and_passes(configs, words, ex
 
 def test_passes_of_segments_of_varying_length_are_counted_exactly():
     ids = np.arange(200) % 7
-    stream = Stream(Text(ids), 2, VarlenLengths(10, 1))
+    stream = Stream(TextTokens(ids), 2, VarlenLengths(10, 1))
     passes = [stream.lengths.find_bounds(stream.n_target, n)[0] for n in range(100)]
     assert [stream.count_segments(n) for n in range(4)] == [
         next(i for i, n_pass in enumerate(passes) if n_pass == n) for n in range(4)

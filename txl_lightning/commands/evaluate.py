@@ -15,7 +15,7 @@ from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
 from ..data.sources import DataConfig, find_kind
 from ..data.store import EvalText
-from ..data.tokens import Text
+from ..data.tokens import TextTokens
 from ..data.vocab import Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
@@ -179,7 +179,7 @@ def describe_choice(choice: Choice, val: EvalText, text: EvalText) -> dict[str, 
     """Return what was chosen, and on which text, as plain values."""
     is_reported = (val.fingerprint, val.split) == (text.fingerprint, text.split)
     texts = val.tokens, text.tokens
-    if not is_reported and all(isinstance(each, Text) for each in texts):
+    if not is_reported and all(isinstance(each, TextTokens) for each in texts):
         # Another file may have the same text.
         is_reported = np.array_equal(*(each.ids for each in texts))
     where = {"text": val.name, "split": val.split, "fingerprint": val.fingerprint}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import yaml
 
-from ..data.tokens import Text
+from ..data.tokens import TextTokens
 from ..errors import flatten_settings, require, show_controls
 from ..evaluation.protocols import Protocol
 from ..evaluation.tuning import CACHE_LEN, Limit, score_in_turns
@@ -86,7 +86,7 @@ def measure_memory(
     notes = {2 * trained: "", trained: ", as trained", 0: ", the same network without its memory"}
     shape = {"batch_size": data.config.eval_batch_size, "tgt_len": data.config.eval_tgt_len}
     ways = [Protocol(mem_len=mem_len, drop_last=True, **shape) for mem_len in notes]
-    n_scored, nats = score_in_turns(model, Text(ids), ways, Limit(SECONDS, clock=clock))
+    n_scored, nats = score_in_turns(model, TextTokens(ids), ways, Limit(SECONDS, clock=clock))
     n_read = n_scored + shape["batch_size"]  # the first token of each row is not scored
     print(f"held-out test text, {n_read:,} of {len(ids):,} tokens, {size:.2f} bytes each:")
     for (mem_len, note), total in zip(notes.items(), nats, strict=True):
@@ -106,7 +106,7 @@ def measure_adaptation(
     static = Protocol(tgt_len=data.config.eval_tgt_len)
     adaptation = Adaptation(cache_len=CACHE_LEN, rate=0.1)
     ways = [static, replace(static, adaptation=adaptation)]
-    n_scored, nats = score_in_turns(model, Text(ids), ways, Limit(SECONDS, clock=clock))
+    n_scored, nats = score_in_turns(model, TextTokens(ids), ways, Limit(SECONDS, clock=clock))
     bits = [total / n_scored / math.log(2) / size for total in nats]
     print(f"in one row, {n_scored + 1:,} tokens:")
     print(f"  static         {bits[0]:.3f} bits per byte")

@@ -23,7 +23,7 @@ from ..imports import ALLOWED, allow_imports, hash_code
 from ..terminal import Advance, show_progress
 from .store import EvalText, Store, build_store, open_prepared
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
-from .vocab.base import Piece, Vocabulary
+from .vocab.base import EncodedPiece, Vocabulary
 from .vocab.kinds import BUILT_IN, build_vocabulary, find_own_class, load_vocabulary
 from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
@@ -101,7 +101,7 @@ class Encoding:
 
     def encode(
         self, split: str, vocab_path: Path, workers: int, advance: Advance
-    ) -> Iterator[Piece]:
+    ) -> Iterator[EncodedPiece]:
         """Yield the ids of a split, with the vocabulary in a file, and where documents begin."""
         return encode_slices(self.splits[split], vocab_path, self.document_unit, workers, advance)
 
@@ -178,12 +178,12 @@ def encode_slices(
     unit: DocumentUnit | None,
     workers: int,
     advance: Advance,
-) -> Iterator[Piece]:
+) -> Iterator[EncodedPiece]:
     """Yield the ids of a text, with the vocabulary in a file, and where documents begin."""
     vocab = load_vocabulary_once(vocab_path, vocab_path.stat().st_mtime_ns)
     pieces = [*plan_pieces(slices, vocab)]
     encode = partial(encode_piece, vocab_path, unit)
-    results: Iterator[Iterable[Piece]] = map(encode, pieces)
+    results: Iterator[Iterable[EncodedPiece]] = map(encode, pieces)
     if workers > 1:
         results = map_in_processes(encode, pieces, workers)
     for piece, encoded in zip(pieces, results, strict=True):
@@ -192,8 +192,8 @@ def encode_slices(
 
 
 def map_in_processes(
-    encode: Callable[[list[FileSlice]], Iterator[Piece]], pieces: Sequence, n_worker: int
-) -> Iterator[list[Piece]]:
+    encode: Callable[[list[FileSlice]], Iterator[EncodedPiece]], pieces: Sequence, n_worker: int
+) -> Iterator[list[EncodedPiece]]:
     """Yield what `encode` yields of each piece; processes may import what this one may."""
     # A fork would copy the locks of threads that it does not copy.
     spawn = multiprocessing.get_context("spawn")
@@ -248,7 +248,7 @@ def find_line(part: FileSlice, offset: int) -> int:
 
 def encode_piece(
     path: Path, kind: DocumentUnit | None, slices: Sequence[FileSlice]
-) -> Iterator[Piece]:
+) -> Iterator[EncodedPiece]:
     """Yield the ids of slices, and where documents begin among them."""
     vocab = load_vocabulary_once(path, path.stat().st_mtime_ns)
     for batch in batch_documents(slices, kind):

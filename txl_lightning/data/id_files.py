@@ -20,7 +20,7 @@ from ..files import refuse_pointer
 from ..terminal import Advance
 from .encoding import Encoding, hash_chunks, load_vocabulary_once
 from .text_files import SPLITS, SUFFIXES
-from .vocab.base import Ids, Piece, Vocabulary
+from .vocab.base import EncodedPiece, Ids, Vocabulary
 from .vocab.subwords import LARGEST
 
 IdType = Literal["uint8", "uint16", "uint32", "int32", "int64"]
@@ -98,7 +98,7 @@ class IdSlice:
         ends = np.flatnonzero(self.array[max(low - 1, 0) : high - 1] == self.separator)
         return np.union1d(starts, ends + max(low, 1))
 
-    def read_pieces(self, vocab: Vocabulary) -> Iterator[Piece]:
+    def read_pieces(self, vocab: Vocabulary) -> Iterator[EncodedPiece]:
         """Yield ids, and where documents begin among them; DataError for unknown ids, or an
         assumed type that is too small for the vocabulary."""
         if self.is_assumed and vocab.n_token > 1 + np.iinfo(self.dtype).max:
@@ -149,7 +149,7 @@ class IdEncoding(Encoding):
 
     def encode(
         self, split: str, vocab_path: Path, workers: int, advance: Advance
-    ) -> Iterator[Piece]:
+    ) -> Iterator[EncodedPiece]:
         """Yield the ids as they are, by one process, and where documents begin."""
         vocab = load_vocabulary_once(vocab_path, vocab_path.stat().st_mtime_ns)
         for part in self.splits[split]:

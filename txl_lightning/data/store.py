@@ -20,8 +20,8 @@ from .. import files
 from ..errors import DataError, StorageError, print_notice
 from ..files import STORE_FILE, cache_result
 from .text_files import SPLITS
-from .tokens import Text, Tokens
-from .vocab.base import Piece, Vocabulary, choose_dtype
+from .tokens import TextTokens, Tokens
+from .vocab.base import EncodedPiece, Vocabulary, choose_dtype
 from .vocab.kinds import load_vocabulary
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MANIFEST |= dict.fromkeys(COUNTED, dict.fromkeys(SPLITS, int))
 
 def build_store(
     folder: Path,
-    splits: Mapping[str, Iterable[Piece]],
+    splits: Mapping[str, Iterable[EncodedPiece]],
     vocab: Vocabulary,
     description: Mapping[str, Any],
 ) -> None:
@@ -66,7 +66,11 @@ def size_tokens(vocab: Vocabulary, id_options: Mapping[str, Any] | None) -> ndar
 
 
 def write_split(
-    folder: Path, split: str, pieces: Iterable[Piece], vocab: Vocabulary, sizes: ndarray | None
+    folder: Path,
+    split: str,
+    pieces: Iterable[EncodedPiece],
+    vocab: Vocabulary,
+    sizes: ndarray | None,
 ) -> dict[str, int]:
     """Write the ids of a split, and where its documents begin; return what is counted. An id
     beyond the vocabulary is a DataError."""
@@ -181,9 +185,9 @@ class Store:
         """Return the tokens of a split, memory-mapped."""
         return map_array(self.verify(f"{split}.ids"), self.vocab.dtype)
 
-    def text(self, split: str) -> Text:
+    def text(self, split: str) -> TextTokens:
         """Return the tokens of a split, with the positions where its documents begin."""
-        return Text(self.ids(split), map_array(self.verify(f"{split}.starts"), START))
+        return TextTokens(self.ids(split), map_array(self.verify(f"{split}.starts"), START))
 
     def describe(self) -> str:
         """Return the sizes of text and vocabulary in one line."""

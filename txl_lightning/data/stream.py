@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from .tokens import FixedLengths, ReadingOrder, SegmentLengths, Text, TextOrder, Tokens
+from .tokens import FixedLengths, ReadingOrder, SegmentLengths, TextOrder, TextTokens, Tokens
 
 TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
 IGNORED = -100  # target that is not scored; F.cross_entropy ignores it
@@ -144,7 +144,7 @@ class Stream:
 
     @staticmethod
     def from_tokens(ids: np.ndarray, batch_size: int, tgt_len: int, ext_len: int = 0) -> Stream:
-        return Stream(Text(ids), batch_size, FixedLengths(tgt_len), ext_len=ext_len)
+        return Stream(TextTokens(ids), batch_size, FixedLengths(tgt_len), ext_len=ext_len)
 
     @property
     def end(self) -> int:

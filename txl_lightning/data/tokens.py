@@ -17,14 +17,14 @@ from numpy import ndarray
 from ..errors import DataError
 
 # Positions in the text, and tokens of the same document before each: both [B, L].
-Pair = tuple[ndarray, ndarray]
+Places = tuple[ndarray, ndarray]
 QuestionAnswer = tuple[ndarray, ndarray]  # ids of an example: the question, and the answer
 DEVIATION = 5  # of the lengths of varlen, in tokens, as in the original
 SHORTEST = 5  # length of varlen, in tokens, as in the original
 
 
 @dataclass(frozen=True)
-class Text:
+class TextTokens:
     """Tokens in an array, with the position where each document begins."""
 
     ids: ndarray
@@ -73,7 +73,7 @@ class Examples:
         return np.concatenate(self.draw(np.random.default_rng((*self.seed, nth))))
 
 
-Tokens = Text | Examples  # tokens that can be read at any position, counted from 0
+Tokens = TextTokens | Examples  # tokens that can be read at any position, counted from 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class TextOrder:
 
     tokens: Tokens
 
-    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Places:
         position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
         return position_BL, self.tokens.doc_position(position_BL)
 
@@ -94,7 +94,7 @@ class RolledOrder:
     tokens: Tokens
     seed: int
 
-    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Places:
         shift_B = np.random.default_rng((self.seed, n_pass)).integers(row_len, size=len(row_B1))
         column_BL = (column_1L + shift_B[:, None]) % row_len
         position_BL = row_B1 * row_len + column_BL
@@ -104,7 +104,7 @@ class RolledOrder:
 class ShuffledOrder:
     """The documents are read in another order in each pass."""
 
-    def __init__(self, text: Text, seed: int) -> None:
+    def __init__(self, text: TextTokens, seed: int) -> None:
         self.text = text
         self.seed = seed
         self.starts = text.starts
@@ -112,7 +112,7 @@ class ShuffledOrder:
         self.lengths = np.diff(self.starts, append=len(text)).astype(np.uint32)
         self._pass = -1
 
-    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Places:
         if self._pass != n_pass:
             self._shuffle(n_pass)
         position_BL = np.maximum(row_B1 * row_len + column_1L, 0)
@@ -137,7 +137,7 @@ class RestartedOrder:
     restart_len: int
     seed: int
 
-    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Pair:
+    def find_places(self, n_pass: int, row_B1: ndarray, column_1L: ndarray, row_len: int) -> Places:
         position_BL, doc_pos_BL = self.order.find_places(n_pass, row_B1, column_1L, row_len)
         first, last = column_1L[0, [0, -1]] // self.restart_len
         # The last beginning before the segment is in the same part of the row, or the one before.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..data.store import EvalText
 from ..data.stream import IGNORED, Stream
-from ..data.tokens import Text, Tokens
+from ..data.tokens import TextTokens, Tokens
 from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
 from ..model import EvalSameLength, Network, eval_mode, find_device, find_network
@@ -129,7 +129,7 @@ def stream_nats(
     last = model.config.n_token - 1
     require(0 <= low <= high <= last, "tokens", f"ids from {low} to {high}", f"0 to {last}")
     row_len = len(ids) // batch_size
-    parts = list(score_text(model, Text(ids), protocol))
+    parts = list(score_text(model, TextTokens(ids), protocol))
     nats_K = torch.cat([part.nats_K for part in parts])
     nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
     nats_N[torch.from_numpy(np.concatenate([part.position_K for part in parts]))] = nats_K

@@ -120,7 +120,7 @@ class CheckpointConfig(Settings):
 
 @dataclass(frozen=True)
 class PlanConfig(Settings):
-    """Duration of a run, and validations in it."""
+    """Duration of a run."""
 
     minima: ClassVar = {"validations": 1}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # to the word before it. Unlike Python, they do not count the separators 1c to 1f as white space.
 LAST_GAP = re.compile(r"(?s:.*)\S(?= )|(?s:.*)\S(?=[^\S\x1c-\x1f])")
 
-Piece = tuple[np.ndarray, Sequence[int]]  # ids, and the places among them where documents begin
+EncodedPiece = tuple[np.ndarray, Sequence[int]]  # ids, and the places where documents begin
 
 
 class Vocabulary(ABC):
@@ -44,7 +44,7 @@ class Vocabulary(ABC):
     def encode(self, document: FileSlice) -> Iterator[np.ndarray]:
         """Yield the ids of a document in pieces, in the smallest integer type."""
 
-    def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
+    def encode_batch(self, documents: Sequence[FileSlice]) -> EncodedPiece:
         """Return the ids of short documents, one after another, and where each begins."""
         ids = [np.concatenate([np.empty(0, self.dtype), *self.encode(d)]) for d in documents]
         return join_documents(np.concatenate(ids), [len(each) for each in ids])
@@ -190,7 +190,7 @@ def choose_dtype(n_token: int) -> np.dtype:
     return np.min_scalar_type(max(n_token - 1, 0))
 
 
-def join_documents(ids: np.ndarray, sizes: Sequence[int]) -> Piece:
+def join_documents(ids: np.ndarray, sizes: Sequence[int]) -> EncodedPiece:
     """Return ids, and where documents of these sizes begin among them; empty ones do not."""
     sizes = np.array([size for size in sizes if size])
     return ids, (np.cumsum(sizes) - sizes).tolist()

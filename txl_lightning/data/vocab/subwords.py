@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import DataError, Settings, print_notice
 from .base import (
-    Piece,
+    EncodedPiece,
     Vocabulary,
     decode_whole,
     encode_utf8,
@@ -102,7 +102,7 @@ class Subwords(Vocabulary):
             yield from self._encode_pieces(batch, continues, where)
             continues = True
 
-    def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
+    def encode_batch(self, documents: Sequence[FileSlice]) -> EncodedPiece:
         texts = [*map(decode_whole, documents)]
         try:
             ids = self._encode_batch(texts, str(documents[0].path))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ...errors import DataError, Settings, require
-from .base import Piece, Vocabulary, decode_whole, join_documents, split_between_words
+from .base import EncodedPiece, Vocabulary, decode_whole, join_documents, split_between_words
 
 if TYPE_CHECKING:
     from ..text_files import FileSlice
@@ -173,7 +173,7 @@ class Words(Vocabulary):
         for text in self._line_end.add_symbols(_split_pieces(document, self.options)):
             yield self._find_ids(text, str(document.path))
 
-    def encode_batch(self, documents: Sequence[FileSlice]) -> Piece:
+    def encode_batch(self, documents: Sequence[FileSlice]) -> EncodedPiece:
         texts = (self._normalize(decode_whole(each)) for each in documents)
         lines = ["".join(self._line_end.add_symbols([text])).split() for text in texts]
         ids = map(self._index.get, chain.from_iterable(lines), repeat(self.unknown))
