@@ -77,6 +77,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
         eval_same_length: Number of states each query attends to there; null: as in training.
         compile: Compile the layers with torch.compile, once for all: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
+        cuda_graph: Start each training segment as two CUDA graphs, on one GPU. Not run on a GPU
+            yet.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         eval_same_length: EvalSameLength = None,
         compile: bool = False,
         recompute: bool = False,
+        cuda_graph: bool = False,
     ) -> None:
         super().__init__()
         self.optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
@@ -101,10 +104,12 @@ class LanguageModel(HoldsNetwork, LightningModule):
             reason = "evaluation reads a memory that the network is trained without"
             warnings.warn(f"model.eval_mem_len {eval_mem_len}: {reason}", stacklevel=2)
         self.memory_bank = MemoryBank(self.net, eval_lengths, compile)
+        self.captured: Any = None  # the network that is trained with model.cuda_graph
         # Plain values: a checkpoint with objects of ours would not load under weights_only.
         plain = {"net": describe_config(net), "optim": self.optim.to_dict()}
         plain |= {f"eval_{name}": value for name, value in vars(eval_lengths).items()}
         plain |= {"compile": bool(compile), "recompute": bool(recompute)}
+        plain |= {"cuda_graph": bool(cuda_graph)}
         self.save_hyperparameters(ignore=["net", "optim"])
         self.save_hyperparameters(plain)
         self.step_before = -1
@@ -141,7 +146,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         self.ends_step = self.is_last_of_step(batch_idx)
         memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
         n_part = self.corpus.config.micro_batches if self.corpus else 1
-        nats_BL, memory = segment_loss(self.net, segment, memory, n_part)
+        nats_BL, memory = segment_loss(self.captured or self.net, segment, memory, n_part)
         self.memory_bank.stage("train", 0, memory)
         n_row = len(segment.tokens_BL)
         n_rank = self.trainer.world_size
@@ -219,6 +224,10 @@ class LanguageModel(HoldsNetwork, LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         refuse_callbacks(self.trainer.callbacks)
+        if self.hparams["cuda_graph"] and self.trainer.state.fn == "fit":
+            from .cuda_graph import capture_training  # here, because few runs need it
+
+            self.captured = capture_training(self)
         self.guard = NonFiniteGuard(self.optim.max_skipped_updates)
         return [self.guard, TrainingStateCheckpoint()]
 
@@ -245,6 +254,10 @@ class LanguageModel(HoldsNetwork, LightningModule):
         if self.global_step:
             # Settings given now override those restored from the checkpoint.
             apply_settings(config.scheduler, make_optimizer(self.optim, self.net))
+
+    def on_train_end(self) -> None:
+        # Its memory, and the weights' places, which Lightning changes next.
+        self.captured = None
 
     def on_train_batch_start(self, segment: Segment, batch_idx: int) -> None:
         self.step_before = self.global_step

@@ -307,6 +307,7 @@ def describe_rounding(trainer: Trainer, module: LightningModule) -> State:
     return find_packages(module) | {
         "micro_batches": module.corpus.config.micro_batches if module.corpus else 1,
         "compile": module.hparams["compile"],
+        "cuda_graph": module.hparams["cuda_graph"],
         "devices": trainer.world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processor": f"{platform.machine()} {vectors}",
