@@ -15,7 +15,6 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import WandbLogger
-from lightning.pytorch.strategies import ModelParallelStrategy
 
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
 PRIVATE = re.compile(r"_[a-zA-Z]")
@@ -28,14 +27,11 @@ WRITTEN = re.compile(r"_loop\.|^loop\.|trainer\.(val_check_batch|validating|trai
 MEMBERS = {
     "option._typehint": "command_line",
     "formatter._get_help_string": "command_line",
-    "trainer._checkpoint_connector.dump_checkpoint": LOOPS,
     "trainer._logger_connector.update_train_step_metrics": LOOPS,
     "trainer._signal_connector.register_signal_handlers": LOOPS,
     "trainer.fit_loop.epoch_loop._batches_that_stepped": LOOPS,
     "trainer.fit_loop.epoch_loop._should_check_val_fx": LOOPS,
     "wandb_logger._wandb_init": "training/callbacks/wandb",
-    "strategy._data_parallel_size": "training/ranks",
-    "module._apply": "training/segments",
     "compiled._orig_mod": "model/config",
     "module._forward_hooks": "model/config model/parts",
     "module._forward_pre_hooks": "model/config model/parts",
@@ -74,7 +70,6 @@ def libraries():
         jsonargparse=jsonargparse,
         trainer=Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_steps=1),
         wandb_logger=WandbLogger(),
-        strategy=ModelParallelStrategy(),
         module=torch.nn.Module(),
         compiled=compiled,
         fused_optimizer=torch.optim.AdamW([torch.zeros(1, requires_grad=True)], fused=True),

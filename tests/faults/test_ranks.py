@@ -16,7 +16,8 @@ def test_processes_of_a_launcher_end_in_time_when_one_is_killed(place, finish, l
 
 
 @pytest.mark.parametrize(
-    ("fault", "rank", "code"), [("KILL:13", 0, -9), ("KILL:13", 1, -9), ("raise:before13", 1, 1)]
+    ("fault", "rank", "code"),
+    [("KILL:13", 0, -9), ("KILL:13", 1, -9), ("raise:before13", 1, 1), ("raise:before13", 0, 1)],
 )
 def test_processes_without_a_launcher_end_in_time_when_one_dies(place, finish, fault, rank, code):
     """As under srun."""
@@ -26,6 +27,8 @@ def test_processes_without_a_launcher_end_in_time_when_one_dies(place, finish, f
     assert ended.codes[1 - rank] != 0
     assert ended.seconds < 30
     assert ("an accident" in ended.output) == ("raise" in fault)
+    # The first rank writes it alone, also if it only misses the other one.
+    assert ("the state at the crash" in ended.output) == ((fault, rank) != ("KILL:13", 0))
     finish(ranks=2)
 
 

@@ -42,7 +42,7 @@ class Record(Callback):
 
     def __init__(self, steps: int) -> None:
         self.steps, self.losses = steps, []
-        self.validation = MeanNats()
+        self.validation = MeanNats(torch.device("cpu"))
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
         self.losses.append(outputs["loss"].item())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed import TCPStore
@@ -19,7 +20,7 @@ from txl_lightning.checkpoints import load
 from txl_lightning.data.stream import IGNORED
 from txl_lightning.errors import silence_warnings
 from txl_lightning.training.cli import run_trainer
-from txl_lightning.training.ranks import check_launcher, require_srun
+from txl_lightning.training.ranks import FSDP2Strategy, check_launcher, require_srun
 from txl_lightning.training.segments import recompute_layers
 
 COMMON = [
@@ -164,6 +165,14 @@ def test_slurm_on_the_machine_is_no_reason_for_a_warning(accepted, small, tmp_pa
     said = accepted("fit", *small)
     assert "warning" not in said.err
     assert "srun" not in said.err
+
+
+def test_devices_that_share_a_model_read_different_rows():
+    strategy = FSDP2Strategy()
+    strategy.cluster_environment = LightningEnvironment()
+    strategy.cluster_environment.set_world_size(4)
+    strategy.cluster_environment.set_global_rank(3)
+    assert strategy.distributed_sampler_kwargs == {"num_replicas": 4, "rank": 3}
 
 
 @pytest.fixture(scope="module")
@@ -402,7 +411,7 @@ def test_sharded_model_is_not_averaged_but_resumes_from_an_average(runs):
 
 def test_matrices_are_not_split_for_tensor_parallelism(runs):
     for refused in load_of_each_rank(runs, "cut", "refused"):
-        assert refused.startswith("trainer.strategy.tensor_parallel_size: invalid 2")
+        assert refused.startswith("trainer.strategy: invalid ModelParallelStrategy; expected fsdp2")
 
 
 @pytest.mark.faults

@@ -105,3 +105,12 @@ def test_a_new_run_of_no_steps_says_why(accepted, small):
     printed = accepted("fit", *small, "--trainer.max_steps=0").err
     notice = "no recipe for a text of 6,000 bytes, less than 50,000: the defaults are used\n"
     assert printed == f"{notice}trainer.max_steps is 0: no step is taken\n"
+
+
+def test_a_measurement_by_another_trainer_keeps_the_tokens_of_training(
+    fit, make_trainer, make_data
+):
+    model = fit(max_steps=2).model
+    tokens = model.tokens_seen
+    make_trainer().validate(model, datamodule=make_data(), verbose=False)
+    assert model.tokens_seen == tokens > 0

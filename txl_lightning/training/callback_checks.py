@@ -15,6 +15,7 @@ from ..model.reading import readings
 from ..runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from .callbacks.checkpointing import BestCheckpoint
 from .callbacks.time_budget import TimeBudget
+from .callbacks.validation_probe import count_warmup_segments, measures_gain
 from .module import LanguageModel
 
 OUR_PACKAGES = {"lightning", "txl_lightning"}
@@ -120,16 +121,13 @@ def check_first_row(monitor: str, trainer: Trainer) -> None:
 
 def has_gain(trainer: Trainer, model: LanguageModel, data: CorpusDataModule) -> bool:
     """Return True if ValidationProbe will measure the memory gain of more than one row."""
-    mem_len = model.memory_bank.eval_lengths.resolve(model.net.config).mem_len
-    if not mem_len or model.hparams["compile"]:
+    if not measures_gain(model):
         return False
     stream = data.val_dataloader()
     limit = trainer.limit_val_batches
     n_segment = min(limit if isinstance(limit, int) else int(limit * len(stream)), len(stream))
-    config = data.config
-    n_token = config.eval_warmup_len + mem_len + config.eval_ext_len
-    n_warmup = -(-n_token // next(iter(stream)).new_len)
-    return (n_segment - n_warmup) * config.eval_batch_size > 1
+    n_warmup = count_warmup_segments(model, data.config, next(iter(stream)))
+    return (n_segment - n_warmup) * data.config.eval_batch_size > 1
 
 
 def list_metrics(data: CorpusDataModule) -> list[str]:

@@ -27,7 +27,7 @@ from .callbacks.always import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .callbacks.progress_bar import Throughput, TokenProgressBar
 from .callbacks.report import Report
-from .callbacks.save_run import SaveNats, SaveRun, print_once
+from .callbacks.save_run import SaveNats, SaveRun
 from .callbacks.time_budget import TimeBudget
 from .callbacks.validation_probe import FinalValidation, ValidationProbe
 from .callbacks.wandb import WandbRun, replace_wandb_loggers
@@ -44,7 +44,7 @@ from .options import (
     set_folder,
 )
 from .own_text import describe_recipe, find_recipe
-from .ranks import check_launcher, require_srun
+from .ranks import check_launcher, print_once, require_srun
 from .run_state import read_state
 from .settings import Resolved, SettingsLayer, explain_refusal, list_origins, parse, read_given
 from .start import (

@@ -11,6 +11,7 @@ import sys
 from argparse import Namespace  # jsonargparse's is one; training in Python needs no jsonargparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -222,7 +223,10 @@ def replace_signal_handlers(trainer: Trainer) -> None:
     trainer._signal_connector.register_signal_handlers = lambda: None
 
 
-def dump_state(trainer: Trainer) -> dict[str, Any]:
-    """Return a checkpoint of this rank alone."""
-    # Private, because trainer.save_checkpoint ends with a barrier.
-    return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+def save_alone(trainer: Trainer, path: Path) -> None:
+    """Write a checkpoint of this rank alone: others may never come to the barrier that follows."""
+    trainer.strategy.barrier = lambda *_: None
+    try:
+        trainer.save_checkpoint(path)
+    finally:
+        del trainer.strategy.barrier

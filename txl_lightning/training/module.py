@@ -121,7 +121,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         self.step_mean = StepMean()
         self.n_target = 0.0  # of the present segment, divided by the number of ranks
         self.ends_step = True
-        self.train_nats = MeanNats()
+        # By STAGE/LOADER/NAME. In a dictionary, because a cast of this module would round them.
         self.metrics: dict[str, Metric] = {}
 
     def setup(self, stage: str) -> None:
@@ -151,7 +151,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         n_row = len(segment.tokens_BL)
         n_rank = self.trainer.world_size
         self.segment_tokens = n_row * segment.new_len * n_rank
-        self.train_nats.update(nats_BL, segment.targets_BL)
+        self.get_nats("train").update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(memory)
         # The denominator covers all ranks: DDP averages losses of unequal numbers of targets.
@@ -174,20 +174,23 @@ class LanguageModel(HoldsNetwork, LightningModule):
         memory = bank.get(self.stage, dataloader_idx, len(segment.tokens_BL))
         if example_len := self.corpus.store.example_len if self.corpus else None:
             nats_BL, right_BL, memory = score_answers(bank.reader, segment, memory)
-            answers = self.get_metric(f"{dataloader_idx}/answers", RightAnswers, example_len)
+            name = f"{self.stage}/{dataloader_idx}/answers"
+            answers = self.get_metric(name, RightAnswers, example_len)
             answers.update(right_BL, segment.targets_BL, segment.doc_pos_BL[:, segment.n_context :])
         else:
             nats_BL, memory = score_segment(bank.reader, segment, memory)
         bank.stage(self.stage, dataloader_idx, memory)
         bank.commit()
-        self.get_metric(f"{dataloader_idx}/nats", MeanNats).update(nats_BL, segment.targets_BL)
+        self.get_nats(self.stage, dataloader_idx).update(nats_BL, segment.targets_BL)
         return nats_BL.masked_fill(segment.targets_BL == IGNORED, math.nan)
 
     validation_step = test_step = predict_step = evaluation_step
 
     def on_validation_epoch_end(self) -> None:
         for name, metric in self.metrics.items():
-            loader, measured = name.split("/")
+            stage, loader, measured = name.split("/")
+            if stage != self.stage:
+                continue
             # Before any error, because all ranks compute it together.
             values = metric.compute()
             if measured == "nats" and values.isnan() and not metric.count:
@@ -195,8 +198,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
                     "data.eval_warmup_len: nothing was scored; the batches that trainer's limits "
                     "allow must go beyond the warm-up"
                 )
-            values = self.readings(self.stage, values) if measured == "nats" else values
-            group = self.stage + self.memory_bank.suffix + ("" if loader == "0" else f"/{loader}")
+            values = self.readings(stage, values) if measured == "nats" else values
+            group = stage + self.memory_bank.suffix + ("" if loader == "0" else f"/{loader}")
             self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
         self.on_predict_epoch_end()
 
@@ -205,7 +208,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
     def on_predict_epoch_end(self) -> None:
         self.memory_bank.discard(self.stage)
         # Tensors made under inference_mode in trainer.validate could not be updated in fit.
-        self.metrics = {}
+        stage = f"{self.stage}/"
+        self.metrics = {n: self.metrics[n] for n in self.metrics if not n.startswith(stage)}
 
     def configure_model(self) -> None:
         # Lightning calls this for each stage; repeated calls of all three have no effect.
@@ -214,7 +218,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         if self.hparams["recompute"]:
             recompute_layers(self.net)
         if self.device_mesh is not None:
-            shard(self.net, self.device_mesh, self.trainer.precision)
+            shard(self.net, self.trainer.strategy, self.trainer.precision)
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = make_optimizer(self.optim, self.net)
@@ -277,10 +281,14 @@ class LanguageModel(HoldsNetwork, LightningModule):
             self.corpus.load_state_dict(state)
 
     def get_metric(self, name: str, metric_type: type[Metric], *args: Any) -> Metric:
-        """Return the metric "DATALOADER/NAME", created at its first use."""
+        """Return the metric "STAGE/LOADER/NAME", created at its first use."""
         if name not in self.metrics:
             self.metrics[name] = metric_type(*args).to(self.device)
         return self.metrics[name]
+
+    def get_nats(self, stage: str, loader: int = 0) -> Metric:
+        """Return the mean nats of a stage's loader; of training, since its last row was logged."""
+        return self.get_metric(f"{stage}/{loader}/nats", MeanNats, self.device)
 
     @property
     def between_steps(self) -> bool:
@@ -303,7 +311,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
 
     def log_training(self, memory: AnyMemory) -> None:
         states = [each for each in memory.tensors().values() if each.is_floating_point()]
-        values = self.readings("train", self.train_nats.compute()) | {
+        values = self.readings("train", self.get_nats("train").compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
             "memory_bytes": float(sum(each.nbytes for each in states)),
             "peak_memory_bytes": peak_memory(self.device),
@@ -311,7 +319,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         if hasattr(memory, "filled_B"):
             values["mem_filled"] = memory.filled_B.float().mean().item()
         values["tokens_seen"] = float(self.tokens_seen + self.segment_tokens)
-        self.train_nats.reset()
+        self.get_nats("train").reset()
         # One copy to the device; Lightning would copy each number, and wait each time.
         numbers = torch.tensor(list(values.values()), device=self.device)
         names = [f"train/{key}" for key in values]

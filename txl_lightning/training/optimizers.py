@@ -5,16 +5,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..errors import convert_fields, print_notice, require, require_at_least
+from ..errors import convert_fields, require, require_at_least
 from .lamb import Lamb
 from .muon import Muon
-
-print_once = rank_zero_only(print_notice)
+from .ranks import print_once
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,19 @@ import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy, StrategyRegistry
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, distributed
 from torch.distributed import fsdp
 from torch.distributed.checkpoint import state_dict as sharded
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ..errors import invalid, require
+from ..errors import invalid, print_notice, require
 from ..model import Network
 
+print_once = rank_zero_only(print_notice)
 NARROW = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FULL = sharded.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
@@ -144,12 +146,12 @@ class FSDP2Strategy(ModelParallelStrategy):
     load_checkpoint = Strategy.load_checkpoint
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False, **options)
+        super().__init__(save_distributed_checkpoint=False, **options)
 
-    def setup_environment(self) -> None:
-        # Private: Lightning would add a dimension of the mesh for machines.
-        self._data_parallel_size = self.num_nodes * self.num_processes
-        super().setup_environment()
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        # Each device has rows of its own; Lightning's mesh gives those of a machine equal ones.
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def load_model_state_dict(self, checkpoint: dict[str, Any], strict: bool = True) -> None:
         sharded.set_model_state_dict(self.model, checkpoint["state_dict"], options=FULL)
@@ -165,20 +167,20 @@ class FSDP2Strategy(ModelParallelStrategy):
 StrategyRegistry.register("fsdp2", FSDP2Strategy)
 
 
-def shard(net: Network, mesh: DeviceMesh, precision: str) -> None:
-    """Shard every parameter over the devices of a mesh, which has no tensor parallelism.
+def shard(net: Network, strategy: Strategy, precision: str) -> None:
+    """Shard every parameter over all devices.
 
     A layer's parameters are gathered when it is computed, with mixed precision in the lower one;
     the others (embedding and softmax, which may be tied, and positions) once per step.
     """
-    size = mesh["tensor_parallel"].size()
-    expected = "1, as it is with --trainer.strategy fsdp2"
-    require(size == 1, "trainer.strategy.tensor_parallel_size", size, expected)
+    name = type(strategy).__name__
+    expected = "fsdp2, whose checkpoints are one file, without tensor parallelism"
+    require(isinstance(strategy, FSDP2Strategy), "trainer.strategy", name, expected)
     if isinstance(net, fsdp.FSDPModule):
         # Evaluation leaves parameters gathered, but the optimizer needs the shards.
         net.reshard()
         return
-    mesh = mesh["data_parallel"]
+    mesh = init_device_mesh(strategy.root_device.type, (strategy.world_size,))
     policy = fsdp.MixedPrecisionPolicy()
     if precision in NARROW:
         types = {"param_dtype": NARROW[precision], "reduce_dtype": torch.float32}

@@ -1,17 +1,20 @@
 """The state of a run: what it needs to go on as if it had not stopped.
 
 Lightning restores weights, optimizer, schedule, counts of steps, and its own callbacks. All else is
-a `RunState`. A resume happens in this order:
+a `RunState`. In training, the module, its `memory_bank`, the loader and the callbacks of `OWNERS`
+have its values, and `capture` adds them to a checkpoint. A resume happens in this order:
 
-1. `setup` of model and callbacks.
-2. `prepare`, called by `LanguageModel.on_load_checkpoint`, Lightning's first hook with a
+1. `find_start` (start.py) loads a checkpoint, whose settings count unless others are given.
+   `AtomicCheckpointIO` gives it to Lightning.
+2. `setup` of model and callbacks.
+3. `prepare`, called by `LanguageModel.on_load_checkpoint`, Lightning's first hook with a
    checkpoint. It sets what decides whether and how long training goes on, and changes what
    Lightning loads next.
-3. Lightning restores its part, and starts training if a step is left.
-4. `on_train_start` of the callbacks in their order (`ORDER` in cli.py): TimeBudget goes on in its
+4. Lightning restores its part, and starts training if a step is left.
+5. `on_train_start` of the callbacks in their order (`ORDER` in cli.py): TimeBudget goes on in its
    plan; TrainingStateCheckpoint calls `restore`, the last that may change random numbers;
    LastCheckpoint runs a validation that is due.
-5. `LanguageModel.on_train_start`: settings of the optimizer that are given now.
+6. `LanguageModel.on_train_start`: settings of the optimizer that are given now.
 """
 
 import platform
@@ -140,7 +143,7 @@ def capture_ranks(state: RunState, trainer: Trainer, module: LightningModule) ->
     """Set what each rank has of its own: the memory of its rows, random numbers, running mean."""
     memory = module.memory_bank.committed.get(("train", 0))
     memory = memory and memory.to("cpu")
-    mean = [value.item() for value in module.train_nats.metric_state.values()]
+    mean = [value.item() for value in module.get_nats("train").metric_state.values()]
     # Not module.device: after training, Lightning has moved the weights to the CPU.
     own = {"rng": get_random_states(trainer.strategy.root_device), "mean": mean}
     own["memory"] = memory and memory.tensors()
@@ -271,8 +274,8 @@ def restore_ranks(ranks: list[State], trainer: Trainer, module: LightningModule)
         set_random_states(ranks[0]["rng"], trainer.strategy.root_device)
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank)
         mean = np.sum([each["mean"] for each in ranks], axis=0) * (rank == 0)
-    for name, value in zip(module.train_nats.metric_state, mean, strict=True):
-        getattr(module.train_nats, name).fill_(value)
+    for state, value in zip(module.get_nats("train").metric_state.values(), mean, strict=True):
+        state.fill_(value)
 
 
 def get_random_states(device: torch.device) -> State:

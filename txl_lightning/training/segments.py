@@ -3,7 +3,6 @@
 B rows   L segment
 """
 
-from collections.abc import Callable
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any
@@ -177,14 +176,15 @@ def compile_in_place(net: Network) -> None:
 
 
 class MeanNats(Metric):
-    """Summed nats over counted tokens, in float64."""
+    """Summed nats over counted tokens, in float64 where the device has it."""
 
     full_state_update = False
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
         for name in ("nats", "count"):
-            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+            zero = torch.zeros((), dtype=accumulator_dtype(device), device=device)
+            self.add_state(name, zero, dist_reduce_fx="sum")
 
     def update(self, nats_BL: Tensor, targets_BL: Tensor) -> None:
         scored_BL = targets_BL != IGNORED
@@ -193,15 +193,6 @@ class MeanNats(Metric):
 
     def compute(self) -> Tensor:
         return self.nats / self.count
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any) -> "MeanNats":
-        # Private: torchmetrics has no setting that keeps a state's precision.
-        def move(value: Tensor) -> Tensor:
-            # In bfloat16, to which the module may be cast, the count would stop at 256 tokens.
-            device = fn(value).device
-            return value.to(device, accumulator_dtype(device))
-
-        return super()._apply(move, *args)
 
 
 class RightAnswers(Metric):

@@ -28,11 +28,12 @@ from ..runs.folder import (
     remove_partial_files,
 )
 from .callbacks.checkpointing import has_stopped
-from .callbacks.save_run import MAX_CHANGES, dump_settings, list_changes, print_once
+from .callbacks.save_run import MAX_CHANGES, dump_settings, list_changes
 from .callbacks.time_budget import TimeBudget
 from .module import LanguageModel
 from .options import RUNS, TEXT_NAMES, Resume, names_text
 from .own_text import read_data
+from .ranks import print_once
 from .run_state import read_state
 from .settings import Given, SettingsLayer
 

@@ -92,7 +92,7 @@ class NonFiniteGuard(Callback):
         rank_zero_warn(f"{step}: {values}; skipped ({self.n_skipped} of {self.max_skipped})")
         module.zero_grad(set_to_none=True)
         module.memory_bank.discard("train")
-        module.train_nats.reset()
+        module.get_nats("train").reset()
 
     def on_save_checkpoint(
         self, trainer: Trainer, module: LightningModule, checkpoint: dict
@@ -119,7 +119,9 @@ class TrainingStateCheckpoint(Callback):
         self.is_logged = True
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
-        if stage == "fit" and trainer.is_global_zero:
+        if stage != "fit":
+            return
+        if trainer.is_global_zero:
             vocab = getattr(module.corpus, "vocab", None)
             for key, name in list_foreign_classes(module.net.config, vocab).items():
                 warn_if_local(key, name)
@@ -127,6 +129,7 @@ class TrainingStateCheckpoint(Callback):
             # Otherwise fit goes on with this Trainer.
             module.tokens_seen = 0
             module.started_at = time.monotonic()
+            module.metrics = {}
         loops.replace_step_logging(trainer, partial(self.log_once, trainer))
 
     def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:

@@ -190,7 +190,7 @@ class LastCheckpoint(Checkpoint):
             return
         path = self.path.with_name(f"crash-{trainer.global_step}.ckpt")
         try:
-            trainer.strategy.checkpoint_io.save_checkpoint(loops.dump_state(trainer), path)
+            loops.save_alone(trainer, path)
         # Any error: it must not hide the one that stopped training.
         except Exception as error:
             print_message(f"no crash checkpoint: {error}")

@@ -12,7 +12,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
-from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from ...command_line import format_value
 from ...errors import (
@@ -25,10 +25,10 @@ from ...errors import (
 )
 from ...files import host_name, load_yaml, replace_file, write_json, write_text
 from ...runs.folder import CONFIG, STATE, VOCAB, lock_folder, name_job, run_folder
+from ..ranks import print_once
 from .wandb import OfflineFallbackWandbLogger
 
 MAX_CHANGES = 8  # of settings that a message lists
-print_once = rank_zero_only(print_notice)
 
 
 class SaveRun(Callback):

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torchmetrics.aggregation import CatMetric
 
 from ...analysis.attention_distance import sum_attention, summarize_heads
+from ...data.sources import DataConfig
 from ...data.stream import Segment
 from ...generation import generate
 from ...generation.state import find_missing_memory
@@ -69,7 +70,7 @@ class ValidationProbe(Callback):
 
     def on_validation_start(self, trainer: Trainer, module: LanguageModel) -> None:
         # New metrics: those made under trainer.validate's inference_mode cannot be updated in fit.
-        self.gain = MeanNats().to(module.device)
+        self.gain = MeanNats(module.device)
         # One per row of a segment; nan without a target, so that ranks have equal numbers.
         self.gains_N = CatMetric(nan_strategy="disable").to(module.device)
         self.nats_L = torch.zeros(0)
@@ -88,10 +89,8 @@ class ValidationProbe(Callback):
         if not module.is_fitting or dataloader_idx:
             return
         if batch_idx == 0:
-            self.n_warmup = n_warmup_segments(module, batch)
-        # A compiled network would be compiled again for a memory of another length.
-        has_gain = eval_mem_len(module) and not module.hparams["compile"]
-        if has_gain and 0 <= batch_idx - self.n_warmup < N_GAIN:
+            self.n_warmup = count_warmup_segments(module, module.corpus.config, batch)
+        if measures_gain(module) and 0 <= batch_idx - self.n_warmup < N_GAIN:
             with trainer.precision_plugin.forward_context():
                 bank = module.memory_bank
                 lengths = replace(bank.eval_lengths, mem_len=0)
@@ -154,9 +153,13 @@ class ValidationProbe(Callback):
             self.attention = summarize_heads(sums)
 
 
-def n_warmup_segments(module: LanguageModel, segment: Segment) -> int:
+def measures_gain(module: LanguageModel) -> bool:
+    # A compiled network would be compiled again for a memory of another length.
+    return bool(eval_mem_len(module)) and not module.hparams["compile"]
+
+
+def count_warmup_segments(module: LanguageModel, config: DataConfig, segment: Segment) -> int:
     """Return the number of segments after which the memory of every row is full."""
-    config = module.corpus.config
     n_token = config.eval_warmup_len + eval_mem_len(module) + config.eval_ext_len
     return -(-n_token // segment.new_len)
 
