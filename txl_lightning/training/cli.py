@@ -116,7 +116,7 @@ def set_up_libraries() -> None:
 
 
 class TxlCLI(LightningCLI):
-    """LightningCLI for one command, as its methods are called; building four parsers is slow."""
+    """LightningCLI for one command: its constructor calls the methods from `setup_parser` on."""
 
     def __init__(self, command: str, words: list[str]) -> None:
         self.command = command
