@@ -18,7 +18,6 @@ from ..errors import require
 from ..model import Memory, TransformerXL, accumulator_dtype, eval_mode
 from ..model.kernels import reference, sdpa
 from ..model.memory import split
-from ..model.positions import shift
 from ..model.reading import read_segment
 
 QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
@@ -101,12 +100,9 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
         q_BLHK, kv, terms, mask, _ = inputs
         k_BSHK, _ = split(kv)
         terms = terms.complete(k_BSHK.size(1))
-        score_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
-        score_HBLT = sdpa.scores_by_distance(q_BLHK, terms)
-        if score_HBLT is not None:
-            score_BHLS = score_BHLS + shift(score_HBLT).transpose(0, 1)
-        score_BHLS = score_BHLS.masked_fill(~mask.mask_BLS[:, None], float("-inf"))
-        sums[layer].add(score_BHLS.softmax(dim=-1))
+        content_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
+        _, distance_BHLS = sdpa.make_operands(q_BLHK, terms, mask.mask_BLS)
+        sums[layer].add((content_BHLS + distance_BHLS).softmax(dim=-1))
         return kernels[layer](*inputs)
 
     try:
