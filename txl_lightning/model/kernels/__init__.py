@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..memory import KeysValues, Mask
 from ..positions import DistanceTerms
-from . import cached, per_head, reference, sdpa
+from . import per_head, reference, sdpa
 
 REASONS = {
     "sdpa": "as fast as others on a GPU, or faster; torch.compile fuses its elementwise operations",
@@ -32,11 +32,10 @@ def attend(
 ) -> Tensor:
     """Compute attention with the fastest kernel for this device."""
     is_compiled = torch.compiler.is_compiling()
-    # Elsewhere than on a CPU, it was measured for keys and values that are kept.
-    is_fast = q_BLHK.is_cpu or not isinstance(kv, Tensor)
-    if is_fast and not (torch.is_grad_enabled() or is_compiled or dropatt):
-        return cached.attend(q_BLHK, kv, terms, mask, dropatt)
     kernel = choose_kernel(q_BLHK.device, is_compiled)
+    # Without gradients, it is the fastest on a GPU, too, for keys and values that are kept.
+    if not (isinstance(kv, Tensor) or torch.is_grad_enabled() or is_compiled or dropatt):
+        kernel = "per_head"
     return KERNELS[kernel](q_BLHK, kv, terms, mask, dropatt)
 
 
