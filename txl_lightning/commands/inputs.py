@@ -107,9 +107,7 @@ def find_id_options(checkpoint: LoadedCheckpoint) -> IdOptions:
 
 def share_unknown(vocab: Vocabulary, ids: np.ndarray) -> float:
     """Return the share of tokens that stand for text the vocabulary does not know."""
-    if vocab.unknown is None or not len(ids):
-        return 0.0
-    return np.count_nonzero(ids == vocab.unknown) / len(ids)
+    return vocab.count_unknown(ids) / max(len(ids), 1)
 
 
 def warn_of_unknown(vocab: Vocabulary, ids: np.ndarray) -> None:

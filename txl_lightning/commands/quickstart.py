@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import yaml
 
 from ..data.tokens import TextTokens
-from ..errors import flatten_settings, require, show_controls
+from ..errors import require, show_controls
 from ..evaluation.protocols import Protocol
 from ..evaluation.tuning import CACHE_LEN, Limit, score_in_turns
-from ..files import find_config, load_yaml
 from ..generation import generate
 from ..model import TransformerXL, has_bfloat16_units
 from ..model.adaptation import Adaptation
@@ -41,11 +39,11 @@ def quickstart_command(config: str = "quickstart") -> None:
     """
     # Importing Lightning takes seconds, and --help does not need it.
     from ..training.cli import run_trainer
+    from ..training.settings import read_config
 
-    path = Path(find_config(config))
-    require(path.is_file(), "config", config, "a file, or a name that txl-lightning configs lists")
+    accelerator = read_config(config).flat.get("trainer.accelerator")
     began = time.perf_counter()
-    words = ["fit", f"--config={path}", *choose_precision(path)]
+    words = ["fit", f"--config={config}", *choose_precision(accelerator)]
     trainer = run_trainer(words, check=partial(require_test_text, config))
     minutes = (time.perf_counter() - began) / 60
     folder = run_folder(trainer)
@@ -64,15 +62,9 @@ def require_test_text(config: str, data: "CorpusDataModule") -> None:
     require(bool(n_byte), "config", config, "one with a text to test")
 
 
-def choose_precision(path: Path) -> list[str]:
+def choose_precision(accelerator: str | None) -> list[str]:
     """Return options for bfloat16 on a CPU that multiplies it faster, for example with AMX."""
-    try:
-        settings = flatten_settings(load_yaml(path.read_bytes()))
-    except (yaml.YAMLError, UnicodeDecodeError, AttributeError):
-        # fit explains what is wrong with the file.
-        return []
-    is_on_cpu = settings.get("trainer.accelerator") == "cpu"
-    is_faster = is_on_cpu and has_bfloat16_units(torch.device("cpu"))
+    is_faster = accelerator == "cpu" and has_bfloat16_units(torch.device("cpu"))
     return ["--trainer.precision=bf16-mixed"] if is_faster else []
 
 

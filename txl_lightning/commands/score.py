@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import (
     DataError,
-    convert_fields,
+    Settings,
     prefix_errors,
     require,
-    require_at_least,
     suggest_key,
 )
 from ..files import require_shape
@@ -35,8 +34,10 @@ ROUNDING = 1e-6  # by which a log-probability may be above 0
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
+class ScoreOptions(Settings):
     """Settings of scoring."""
+
+    minima: ClassVar = {"batch_size": 1}
 
     context: str | None = None
     """Text before the first list; left out, a line end."""
@@ -60,14 +61,13 @@ class ScoreOptions:
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
 
     def __post_init__(self) -> None:
-        convert_fields(self)
-        require_at_least(self, batch_size=1)
+        super().__post_init__()
         is_weight = math.isfinite(self.weight) and self.weight >= 0
         require(is_weight, "weight", self.weight, "a finite number, 0 or more")
 
 
 @dataclass(frozen=True)
-class CandidateList:
+class CandidateList(Settings):
     """Texts of which one continues the text so far; a line of a .jsonl file."""
 
     candidates: tuple[str, ...]
@@ -80,7 +80,7 @@ class CandidateList:
     """Log-probabilities of another model in nats, which are added before the best is chosen."""
 
     def __post_init__(self) -> None:
-        convert_fields(self)
+        super().__post_init__()
         n_candidate = len(self.candidates)
         scores = self.scores
         require(n_candidate > 0, "candidates", "none", "at least one")
@@ -171,8 +171,9 @@ def score_list(
     best = each.find_best(sums, settings.weight)
     record = {"id": each.id, "best": best, "text": each.candidates[best], "nats": sums}
     record["tokens"] = [len(ids_L) for ids_L in ids]
-    if vocab.unknown is not None and any((ids_L == vocab.unknown).any() for ids_L in ids):
-        record["unknown"] = [int((ids_L == vocab.unknown).sum()) for ids_L in ids]
+    unknown = [vocab.count_unknown(ids_L.numpy()) for ids_L in ids]
+    if any(unknown):
+        record["unknown"] = unknown
     if settings.surprisal:
         prefix = state.row_tokens(0)[-UNFINISHED:].tolist()
         pairs = zip(ids, nats, strict=True)

@@ -86,8 +86,7 @@ def write_split(
             ids_file.write(ids.astype(vocab.dtype, copy=False).tobytes())
             counts["tokens"] += len(ids)
             counts["n_document"] += len(starts)
-            if vocab.unknown is not None:
-                counts["unknown"] += int(np.count_nonzero(ids == vocab.unknown))
+            counts["unknown"] += vocab.count_unknown(ids)
             if sizes is not None:
                 counts["bytes"] += int(sizes[ids].sum())
     for path in paths:
@@ -334,8 +333,8 @@ class EvalText:
             return 0.0
         starts = range(0, n_token, TOKENS_AT_ONCE)
         places = (np.arange(start, min(start + TOKENS_AT_ONCE, n_token)) for start in starts)
-        counts = (self.tokens.ids_at(place) == self.vocab.unknown for place in places)
-        return sum(int(each.sum()) for each in counts) / n_token
+        counts = (self.vocab.count_unknown(self.tokens.ids_at(place)) for place in places)
+        return sum(counts) / n_token
 
     @cached_property
     def token_bytes(self) -> ndarray | None:

@@ -71,6 +71,10 @@ class Vocabulary(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(self.decode_stream(ids))
 
+    def count_unknown(self, ids: np.ndarray) -> int:
+        """Return how many of some ids stand for text that the vocabulary does not know."""
+        return 0 if self.unknown is None else int(np.count_nonzero(ids == self.unknown))
+
     def token_bytes(self) -> np.ndarray | None:
         """Return the bytes of text per token; None if they depend on neighboring tokens."""
         return None
