@@ -142,6 +142,19 @@ def test_a_file_of_no_split_is_refused_beside_those_of_all_splits(write_files, t
         split_user_files([folder], FRACTIONS, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("names", "is_told"),
+    [(("te.txt", "tr.txt", "va.txt"), True), (("1.txt", "2.txt", "3.txt", "4.txt"), False)],
+)
+def test_three_files_of_other_names_are_told_their_splits(
+    write_files, tmp_path, capsys, names, is_told
+):
+    folder = write_files(dict.fromkeys(names, b"abc"), "texts")
+    split_user_files([folder], FRACTIONS, tmp_path)
+    shown = capsys.readouterr().err
+    assert ("train te.txt, val tr.txt, test va.txt" in shown) == is_told == bool(shown)
+
+
 def test_folder_gives_each_of_its_files_once_except_hidden_ones_and_our_own(write_files):
     documents = {f"{'ab'[n % 2]}/{n}.txt": b"%d" % n * 10 for n in range(10)}
     others = (".hidden", "b/.git/config", "data/prepared/ids", "data/downloads/zip")

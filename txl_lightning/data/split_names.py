@@ -56,6 +56,12 @@ def warn(path: Path, text: str) -> None:
         print_notice(f"warning: {path}: {text}")
 
 
+def warn_of_order(path: Path, names: Iterable[str]) -> None:
+    """Say which of three files is of which split: they may be meant as splits, by other names."""
+    listed = ", ".join(f"{split} {name}" for split, name in zip(SPLITS, names, strict=True))
+    warn(path, f"no name has train, val or test; by the order of names: {listed}")
+
+
 def find_splits(names: Sequence[str]) -> dict[str, str | None]:
     """Return the split that each name names.
 

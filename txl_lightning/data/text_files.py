@@ -16,7 +16,7 @@ from ..files import LFS_POINTER, OWN_MARKS, has_ending, has_mark
 from ..process import is_child
 from .archives import ARCHIVES, COMPRESSED, UNPACKED, unpack
 from .json_lines import LATIN_1, LINES, TEXT, has_objects, read_lines, unpack_lines
-from .split_names import SPLITS, assign_splits, list_first, warn
+from .split_names import SPLITS, assign_splits, list_first, warn, warn_of_order
 
 CHUNK = 1 << 20
 FRACTIONS = (0.9, 0.05, 0.05)  # of train, val and test, unless others are given
@@ -170,7 +170,10 @@ def split_user_files(
     is_cut = max(fractions) < 1
     splits = group_by_split(paths[0], documents, is_cut)
     if splits is None:
-        return split_by_fractions([*chain(*documents.values())], fractions)
+        splits = split_by_fractions([*chain(*documents.values())], fractions)
+        if len(documents) == len(SPLITS) and all(len(each) == 1 for each in splits.values()):
+            warn_of_order(paths[0], documents)
+        return splits
     if is_cut and tuple(fractions) != FRACTIONS:
         warn(paths[0], "data.split has no effect, because names of files give the splits")
     return splits
