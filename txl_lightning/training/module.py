@@ -144,7 +144,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         segment = Segment.from_batch(batch, self.net.config.n_token)
         self.n_target = count_targets(batch, segment, self.trainer)
         self.ends_step = self.is_last_of_step(batch_idx)
-        memory = self.memory_bank.get("train", 0, len(segment.tokens_BL))
+        memory = self.memory_bank.get("train", 0, segment.tokens_BL)
         n_part = self.corpus.config.micro_batches if self.corpus else 1
         nats_BL, memory = segment_loss(self.captured or self.net, segment, memory, n_part)
         self.memory_bank.stage("train", 0, memory)
@@ -171,7 +171,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         """Score a segment and update its memory; return nats_BL, nan where nothing is scored."""
         segment = Segment.from_batch(batch, self.net.config.n_token)
         bank = self.memory_bank
-        memory = bank.get(self.stage, dataloader_idx, len(segment.tokens_BL))
+        memory = bank.get(self.stage, dataloader_idx, segment.tokens_BL)
         if example_len := self.corpus.store.example_len if self.corpus else None:
             nats_BL, right_BL, memory = score_answers(bank.reader, segment, memory)
             name = f"{self.stage}/{dataloader_idx}/answers"

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
-from ..model import EvalLengths, Network, accumulator_dtype, find_device
+from ..model import EvalLengths, Network, accumulator_dtype
 from ..model.adaptation import Adaptation
 from ..model.config import require_transformer_xl
 from ..model.contract import AnyMemory, join_rows
@@ -48,8 +48,9 @@ class MemoryBank:
         # Cached keys and values change their shape; a compiled network has one graph per shape.
         return Reader(self.net, self.adaptation or Adaptation(), keeps_keys=not self.compiled)
 
-    def get(self, stage: str, slot: int, batch_size: int) -> AnyMemory:
-        """Return the memory of a slot on the network's device; empty at first or for other rows."""
+    def get(self, stage: str, slot: int, tokens_BL: Tensor) -> AnyMemory:
+        """Return the memory of a slot for the next tokens; empty at first or for other rows."""
+        batch_size = len(tokens_BL)
         memory = self.committed.get((stage, slot))
         if memory is None or memory.batch_size != batch_size:
             if stage == "train":
@@ -59,7 +60,7 @@ class MemoryBank:
             return memory
         memory = memory.resize(EvalLengths().resolve(self.net.config))
         dtypes = [self.net.compute_dtype] if hasattr(self.net, "compute_dtype") else []
-        return memory.to(find_device(self.net), *dtypes)
+        return memory.to(tokens_BL.device, *dtypes)
 
     def stage(self, stage: str, slot: int, memory: AnyMemory) -> None:
         self.staged[stage, slot] = memory

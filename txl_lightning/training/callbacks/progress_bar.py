@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from ...data.stream import Segment
 from ...errors import show_controls, unfiltered_stdout
-from ...model import find_device, has_bfloat16_units
+from ...model import has_bfloat16_units
 from ...model.kernels import choose_kernel
 from ...runs.folder import run_folder
 from ...runs.metrics_table import RunMetrics, format_columns, read_metrics
@@ -97,7 +97,7 @@ class TokenProgressBar(ProgressBar):
         # A network of a user's package has none.
         kernel = getattr(module.net.config, "kernel", None)
         if kernel == "auto":
-            kernel = choose_kernel(find_device(module.net), module.hparams["compile"])
+            kernel = choose_kernel(device, module.hparams["compile"])
         n_parameter = sum(parameter.numel() for parameter in module.net.parameters())
         about = f"parameters: {n_parameter:,}; device: {device}"
         about += f"; kernel: {kernel}" if kernel else ""
