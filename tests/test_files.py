@@ -12,7 +12,7 @@ from txl_lightning.files import (
     check_file_writable,
     check_folder_writable,
     create_folder,
-    local_path,
+    require_local_path,
     write_text,
 )
 
@@ -82,5 +82,5 @@ def test_a_url_is_no_path_and_a_colon_is_part_of_a_name(url):
     with pytest.raises(ValueError, match=f"^out: invalid {url}; expected a path on this machine"):
         check_file_writable("out", url)
     with pytest.raises(ValueError, match=r"^out: .* not a URL; use a mirror$"):
-        local_path("out", url, "; use a mirror")
-    assert str(local_path("out", "runs/a:b")) == "runs/a:b"
+        require_local_path("out", url, "; use a mirror")
+    assert str(require_local_path("out", "runs/a:b")) == "runs/a:b"

@@ -13,7 +13,7 @@ from txl_lightning import CorpusDataModule
 from txl_lightning.__main__ import require_utf8
 from txl_lightning.commands.inputs import read_ids
 from txl_lightning.commands.score import find_end
-from txl_lightning.data.text_files import whole_file
+from txl_lightning.data.text_files import slice_file
 from txl_lightning.data.vocab import Bytes, Characters, Words
 from txl_lightning.data.vocab.subwords import (
     SubwordOptions,
@@ -158,7 +158,7 @@ def test_long_words_are_cut_and_others_stay():
 def test_a_vocabulary_of_a_large_text_is_that_of_a_small_process(tmp_path, monkeypatch):
     letters = np.random.default_rng(0).integers(97, 123, 5000).astype(np.uint8)
     (tmp_path / "a.txt").write_bytes(letters.tobytes().replace(b"e", b" "))
-    documents = whole_file(tmp_path / "a.txt")
+    documents = slice_file(tmp_path / "a.txt")
     here = train_subwords("bpe", documents, SubwordOptions(n_token=300))
     monkeypatch.setattr("txl_lightning.data.vocab.subwords.TRAINED_HERE", 0)
     assert train_subwords("bpe", documents, SubwordOptions(n_token=300)) == here

@@ -42,7 +42,7 @@ def replace_file(path: Path, write: Callable[[Path], T]) -> T:
     Create missing folders, and return the result of `write`. After a StorageError the old file is
     unchanged. A pipe or a device is written to directly.
     """
-    part = path.with_name(f".{path.name}.{host_name()}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{find_host_name()}.{os.getpid()}.part")
     with explain_write_errors(path):
         if path.exists() and not path.is_file():
             return write(path)
@@ -189,7 +189,7 @@ def dump_yaml(content: Any) -> str:
     return yaml.dump(content, Dumper=YamlDumper, **how)
 
 
-def configs_folder() -> Path:
+def find_configs_folder() -> Path:
     """Return the folder of the included configs: in the package if installed, else beside it."""
     folder = PACKAGE / "configs"
     return folder if folder.is_dir() else PACKAGE.parent / "configs"
@@ -198,12 +198,12 @@ def configs_folder() -> Path:
 def find_config(name: str) -> str:
     """Return the path of the included config of this name; any other path with its home folder."""
     name = os.path.expanduser(name)
-    path = os.fspath(configs_folder() / f"{name.removesuffix('.yaml')}.yaml")
+    path = os.fspath(find_configs_folder() / f"{name.removesuffix('.yaml')}.yaml")
     # Unlike Path.is_file, os.path.isfile accepts a long YAML text as a name.
     return path if os.path.isfile(path) and not os.path.isfile(name) else name
 
 
-def host_name() -> str:
+def find_host_name() -> str:
     return platform.node().partition(".")[0]
 
 
@@ -247,7 +247,7 @@ def has_mark(folder: Path, name: str) -> bool:
         return OWN_MARKS[name] in file.read(MARK_WITHIN)
 
 
-def sha256_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -271,7 +271,7 @@ def verify_file(path: Path, checksum: str) -> None:
         raise DataError(f"{path}: wrong file ({difference}); remove it, or pass data.path")
 
 
-def short_hash(value: Any) -> str:
+def hash_values(value: Any) -> str:
     """Return the first 16 hexadecimal digits of the sha256 of plain values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -302,7 +302,7 @@ def find_write_problem(folder: Path) -> str | None:
     return None
 
 
-def local_path(key: str, path: str | Path, instead: str = "") -> Path:
+def require_local_path(key: str, path: str | Path, instead: str = "") -> Path:
     """Return a path; ValueError for a URL, which would become a folder of that name."""
     expected = f"a path on this machine, not a URL{instead}"
     require(not URL.match(os.fspath(path)), key, path, expected)
@@ -311,13 +311,13 @@ def local_path(key: str, path: str | Path, instead: str = "") -> Path:
 
 def check_folder_writable(key: str, folder: str | Path, instead: str = "") -> None:
     """Create a folder before the work whose results it will contain, or raise StorageError."""
-    if problem := find_write_problem(local_path(key, folder, instead)):
+    if problem := find_write_problem(require_local_path(key, folder, instead)):
         raise StorageError(f"{key}: {problem}")
 
 
 def check_file_writable(key: str, path: str | Path | None) -> None:
     """Raise StorageError if a file, unless it is None, could not be written after the work."""
-    path = local_path(key, path or os.devnull)
+    path = require_local_path(key, path or os.devnull)
     if path.is_dir():
         raise StorageError(f"{key}: invalid {path}, a folder; expected a file")
     # /dev/stdout may be writable although /dev is not.
@@ -335,16 +335,16 @@ def cache_result(
     status = [(os.path.abspath(path), path.stat()) for path in paths]
     # Programs that copy or change a file can set its mtime, but not inode and ctime.
     stamps = [(p, s.st_size, s.st_mtime_ns, s.st_ino, s.st_ctime_ns) for p, s in status]
-    cache = data_dir / "prepared" / "cache" / short_hash([key, stamps])
+    cache = data_dir / "prepared" / "cache" / hash_values([key, stamps])
     if cache.is_file():
         with suppress(DataError):
             saved = read_json(cache, {"checksum": str})
-            if saved["checksum"] == short_hash(saved.get("result")):
+            if saved["checksum"] == hash_values(saved.get("result")):
                 return saved.get("result")
         print_notice(f"warning: {cache}: damaged; computed again")
     result = compute()
     if all(time.time_ns() - changed > MIN_AGE for *_, changed in stamps):
         # The folder may be read-only; then every call computes.
         with suppress(StorageError):
-            write_json({"result": result, "checksum": short_hash(result)}, cache)
+            write_json({"result": result, "checksum": hash_values(result)}, cache)
     return result

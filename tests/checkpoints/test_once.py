@@ -38,7 +38,7 @@ def calls(monkeypatch):
                 monkeypatch.setattr(user, function, call)
 
     # Not the file that is being written, which ends with .part.
-    count("hashed", files, "sha256_file", lambda path: path.suffix == ".ckpt")
+    count("hashed", files, "hash_file", lambda path: path.suffix == ".ckpt")
     count("loaded", torch, "load", lambda file, *_: str(file).endswith(".ckpt"))
     count("matched", contents, "match_weights")
     return counts

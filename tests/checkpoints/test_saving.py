@@ -16,7 +16,7 @@ from txl_lightning.checkpoints import load_checkpoint, saving
 from txl_lightning.checkpoints.loading import find_latest
 from txl_lightning.checkpoints.saving import manifest_path, save_checkpoint
 from txl_lightning.errors import CheckpointError, StorageError
-from txl_lightning.files import host_name
+from txl_lightning.files import find_host_name
 from txl_lightning.runs.folder import FORMAT, KEY, remove_partial_files
 
 
@@ -222,10 +222,10 @@ def test_errors_of_saving_name_the_file_or_are_raised_unchanged(tmp_path):
 def test_partial_files_of_ended_processes_of_this_machine_are_removed(tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
-    gone = f".last.ckpt.{host_name()}.{ended.pid}.part"
+    gone = f".last.ckpt.{find_host_name()}.{ended.pid}.part"
     left = {
-        f".last.ckpt.{host_name()}.{os.getppid()}.part",
-        f".last.ckpt.another-{host_name()}.{ended.pid}.part",
+        f".last.ckpt.{find_host_name()}.{os.getppid()}.part",
+        f".last.ckpt.another-{find_host_name()}.{ended.pid}.part",
         ".letters.part",
     }
     folder = tmp_path / "version_0" / "checkpoints"

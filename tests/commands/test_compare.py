@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from tests.helpers.pictures import has_curves
 from txl_lightning.analysis.plots import draw_validations
-from txl_lightning.files import host_name
+from txl_lightning.files import find_host_name
 from txl_lightning.runs.listing import load_run
 from txl_lightning.runs.metrics_table import RunMetrics
 
@@ -79,9 +79,9 @@ def test_a_run_without_its_process_is_killed_and_one_of_another_machine_is_trust
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     for host, pid, expected in (
-        (host_name(), process.pid, "killed"),
-        (host_name(), os.getppid(), "training"),
-        (host_name(), 1 << 62, "killed"),
+        (find_host_name(), process.pid, "killed"),
+        (find_host_name(), os.getppid(), "training"),
+        (find_host_name(), 1 << 62, "killed"),
         ("elsewhere", process.pid, "training"),
     ):
         (folder / "run.json").write_text(json.dumps(about | {"host": host, "pid": pid}))

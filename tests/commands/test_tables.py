@@ -13,7 +13,7 @@ from txl_lightning.analysis.context_length import compute_recl, score_context, s
 from txl_lightning.checkpoints import load, load_checkpoint
 from txl_lightning.checkpoints.saving import manifest_path
 from txl_lightning.commands.inputs import pick_device, read_ids
-from txl_lightning.files import sha256_file
+from txl_lightning.files import hash_file
 from txl_lightning.runs.listing import shorten_paths
 
 
@@ -123,7 +123,7 @@ def test_recl_compares_a_group_on_the_same_positions(accepted, checkpoint, loade
     expected, _ = compute_recl(nats, control, [4, 8, 12], [0.5, 1])
     assert content["rows"] == expected
     assert (content["contexts"], content["positions"], content["split"]) == ([4, 8, 12], 9, "val")
-    sha256 = {path.stem: sha256_file(path) for path in (checkpoint, other)}
+    sha256 = {path.stem: hash_file(path) for path in (checkpoint, other)}
     assert content["checkpoint_sha256"] == sha256
     assert np.isfinite([content["nats"][name] for name in ("best", "last")]).all()
     gains = read_table("recl/gains")[0]

@@ -19,7 +19,7 @@ from txl_lightning.data.sources import DataConfig, find_kind
 from txl_lightning.data.store import EvalText, Store
 from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import DataError
-from txl_lightning.files import short_hash, write_json
+from txl_lightning.files import hash_values, write_json
 
 IDS = np.random.default_rng(0).integers(0, 300, 2000)
 STARTS = [0, 7, 8, 500, 1500, 1999]
@@ -386,7 +386,7 @@ def test_marks_between_the_texts_of_ids_have_no_bytes(open_ids, is_special):
     # Until version 8, a store counted marks as text.
     folder = store.folder
     manifest = store.manifest | {"version": 8, "bytes": {"train": 10**6, "val": 0, "test": 0}}
-    write_json(manifest | {"checksum": short_hash(manifest)}, folder / "manifest.json")
+    write_json(manifest | {"checksum": hash_values(manifest)}, folder / "manifest.json")
     assert Store(folder, store.data_dir).n_byte == text.n_byte
     assert f"{text.n_byte['train']:,} bytes" in Store(folder, store.data_dir).describe()
 

@@ -16,7 +16,7 @@ from txl_lightning.data.store import Store
 from txl_lightning.data.text_files import SPLITS
 from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import DataError
-from txl_lightning.files import sha256_file, short_hash, write_json
+from txl_lightning.files import hash_file, hash_values, write_json
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_ids_beyond_the_vocabulary_are_refused_although_their_checksum_is_right(
     ids, beyond = np.fromfile(path, np.uint8), prepared.vocab.n_token
     ids[-1] = beyond
     ids.tofile(path)
-    manifest["files"] |= {"train.ids": sha256_file(path)}
-    write_json(manifest | {"checksum": short_hash(manifest)}, prepared.folder / "manifest.json")
+    manifest["files"] |= {"train.ids": hash_file(path)}
+    write_json(manifest | {"checksum": hash_values(manifest)}, prepared.folder / "manifest.json")
     with pytest.raises(DataError, match=rf"ids: id {beyond} is beyond the {beyond} tokens"):
         Store(prepared.folder, prepared.data_dir).text("train")
 
@@ -137,7 +137,7 @@ def test_damaged_cache_is_recomputed_with_a_message(open_store, tmp_path, capsys
     expected = content(open_store())
     caches = sorted((tmp_path / "data" / "prepared" / "cache").iterdir())
     saved = json.loads(caches[0].read_text())
-    assert saved["checksum"] == short_hash(saved["result"])
+    assert saved["checksum"] == hash_values(saved["result"])
     for damage in ("", "[" * 100_000, '{"result": 5, "checksum": "5"}', '"a"'):
         for path in caches:
             path.write_text(damage)

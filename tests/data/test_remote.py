@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from txl_lightning.data import store
 from txl_lightning.data.encoding import Encoding, prepare_folder
 from txl_lightning.data.store import FILES, Store, open_store
-from txl_lightning.data.text_files import whole_file
+from txl_lightning.data.text_files import slice_file
 from txl_lightning.errors import DataError, StorageError
 
 
@@ -41,7 +41,7 @@ fsspec.register_implementation("counted", Counted, clobber=True)
 def stored(tmp_path, write_files):
     """A store on disk and at counted://store."""
     path = write_files({"a.txt": b"".join(b"%d line\n" % n for n in range(400))}) / "a.txt"
-    splits = {"train": whole_file(path), "val": [], "test": whole_file(path)}
+    splits = {"train": slice_file(path), "val": [], "test": slice_file(path)}
     encoding = Encoding(splits, document_unit="lines")
     prepared = prepare_folder(encoding, tmp_path / "store", tmp_path / "data")
     Counted.copies.clear()
@@ -68,7 +68,7 @@ def test_a_store_at_a_url_is_that_on_disk_and_is_copied_once(stored, tmp_path):
 
 def test_a_changed_store_is_copied_anew(stored, tmp_path):
     open_there(tmp_path)
-    encoding = Encoding({"train": whole_file(tmp_path / "a.txt"), "val": [], "test": []})
+    encoding = Encoding({"train": slice_file(tmp_path / "a.txt"), "val": [], "test": []})
     other = prepare_folder(encoding, tmp_path / "other", tmp_path / "data")
     for path in other.folder.iterdir():
         Counted().pipe_file(f"/store/{path.name}", path.read_bytes())

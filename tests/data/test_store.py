@@ -21,7 +21,7 @@ from txl_lightning.data import text_files
 from txl_lightning.data.encoding import Encoding, encode_slices, prepare_text
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.store import EvalText
-from txl_lightning.data.text_files import SPLITS, FileSlice, split_by_fractions, whole_file
+from txl_lightning.data.text_files import SPLITS, FileSlice, slice_file, split_by_fractions
 from txl_lightning.data.vocab import Bytes, Characters, WordOptions, Words, subwords
 from txl_lightning.errors import DataError, StorageError
 
@@ -37,7 +37,7 @@ def encoding(write_files):
     def make(*texts: bytes, vocab="bytes", cut=(0.5, 0.25, 0.25), **changes) -> Encoding:
         names = {f"{len(texts)}{n}.txt": text for n, text in enumerate(texts)}
         folder = write_files(names)
-        slices = [part for name in names for part in whole_file(folder / name)]
+        slices = [part for name in names for part in slice_file(folder / name)]
         one = len(texts) == 1
         splits = split_by_fractions(slices, cut) if one else dict.fromkeys(SPLITS, slices)
         return Encoding(splits, str(vocab), **changes)
@@ -261,9 +261,9 @@ DYING_BUILD = """
 import os, signal
 from pathlib import Path
 from txl_lightning.data import encoding
-from txl_lightning.data.text_files import whole_file
+from txl_lightning.data.text_files import slice_file
 encoding.build_store = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-splits = dict.fromkeys(("train", "val", "test"), whole_file(Path("20.txt")))
+splits = dict.fromkeys(("train", "val", "test"), slice_file(Path("20.txt")))
 encoding.prepare_text(encoding.Encoding(splits), Path("."))
 """
 

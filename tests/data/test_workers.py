@@ -10,7 +10,7 @@ import pytest
 
 from txl_lightning.data import encoding as encoding_module
 from txl_lightning.data.encoding import Encoding, prepare_folder, prepare_text
-from txl_lightning.data.text_files import whole_file
+from txl_lightning.data.text_files import slice_file
 from txl_lightning.data.vocab import WordOptions
 from txl_lightning.errors import DataError
 
@@ -23,7 +23,7 @@ TEXTS = {"a.txt": TEXT, "b.txt": b"b\n", "c.txt": TEXT[:999].strip()}
 def make_encoding(write_files):
     def make(**options) -> Encoding:
         folder = write_files(TEXTS)
-        slices = [part for name in TEXTS for part in whole_file(folder / name)]
+        slices = [part for name in TEXTS for part in slice_file(folder / name)]
         return Encoding({"train": slices, "val": slices[1:], "test": []}, **options)
 
     return make

@@ -13,7 +13,7 @@ import torch
 
 from ..data.vocab import Vocabulary, load_vocabulary
 from ..errors import CheckpointError, ClassError, DataError
-from ..files import load_yaml, name_in_utf8, sha256_file
+from ..files import hash_file, load_yaml, name_in_utf8
 from ..model.config import describe_config, make_config
 from ..model.contract import Network, NetworkConfig
 from ..runs import folder as runs
@@ -232,7 +232,7 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
     for each in (weights, folder / runs.VOCAB):
         if each == weights or each.is_file():
             contents.require_readable(each)
-    sha256 = sha256_file(weights)
+    sha256 = hash_file(weights)
     expected, rest = (settings[runs.KEY].get(name) for name in ("weights_sha256", "rest"))
     with contents.refuse_invalid_values(folder / runs.VOCAB):
         actual_rest = saving.hash_rest(folder, settings["net"])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, StorageError, format_line, print_notice
-from ..files import create_folder, parse_json, sha256_file, write_text
+from ..files import create_folder, hash_file, parse_json, write_text
 from ..runs.folder import (
     BEST,
     CHECKPOINTS,
@@ -120,7 +120,7 @@ class Mirror:
         files = {}
         for name in FILES:
             if (path := folder / name).is_file():
-                files[name] = sha256_file(path)
+                files[name] = hash_file(path)
                 there = self.find(run, "files", files[name])
                 if not self.fs.exists(there) or self.fs.size(there) != path.stat().st_size:
                     self.fs.put_file(str(path), there)
@@ -148,7 +148,7 @@ class Mirror:
             path.parent.mkdir(exist_ok=True)
             with self.explain_errors("read"), suppress(FileNotFoundError):
                 self.fs.get_file(self.find(run, "files", digest), str(path))
-            if not path.is_file() or sha256_file(path) != digest:
+            if not path.is_file() or hash_file(path) != digest:
                 raise CheckpointError(f"{where}/files/{digest}: {name} is missing or damaged")
 
 

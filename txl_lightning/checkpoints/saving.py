@@ -51,7 +51,7 @@ def save_checkpoint(checkpoint: Mapping[str, Any], path: Path, metadata: Mapping
         with part.open("wb") as file:
             torch.save(checkpoint, file)
         entry = {**metadata, "bytes": part.stat().st_size}
-        rotate_manifests(path, {files.sha256_file(part): entry})
+        rotate_manifests(path, {files.hash_file(part): entry})
 
     files.replace_file(path, save_part)
 
@@ -107,7 +107,7 @@ def verify_checkpoint(path: Path) -> str:
     manifest = read_manifest(path)
     try:
         refuse_substitute(path)
-        digest = files.sha256_file(path)
+        digest = files.hash_file(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     if manifest and digest not in manifest:
@@ -143,7 +143,7 @@ def save_folder(model: Network, folder: Path, vocab: Vocabulary | None = None) -
     if vocab is not None:
         files.write_text(vocab.to_json(), folder / VOCAB)
     net = describe_config(model.config)
-    sha256 = files.sha256_file(folder / WEIGHTS)
+    sha256 = files.hash_file(folder / WEIGHTS)
     checksums = {"weights_sha256": sha256, "rest": hash_rest(folder, net)}
     # Written last, so that an interrupted export is not a valid folder.
     settings = {KEY: {"format": FOLDER_FORMAT} | checksums, "model_type": MODEL_TYPE, "net": net}
@@ -153,4 +153,4 @@ def save_folder(model: Network, folder: Path, vocab: Vocabulary | None = None) -
 def hash_rest(folder: Path, net: dict[str, Any]) -> str:
     """Return a checksum of a network's settings and of the vocabulary in its folder."""
     vocab = folder / VOCAB
-    return files.short_hash([net, vocab.read_text(encoding="utf-8") if vocab.is_file() else None])
+    return files.hash_values([net, vocab.read_text(encoding="utf-8") if vocab.is_file() else None])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..errors import require
-from ..files import configs_folder, find_config
+from ..files import find_config, find_configs_folder
 
 
 def configs_command(file: str = "") -> None:
@@ -20,7 +20,7 @@ def configs_command(file: str = "") -> None:
         require(path.is_file(), "file", file, "a name that txl-lightning configs lists")
         print(path.read_text(encoding="utf-8"), end="")
         return
-    for line in (configs_folder() / "README.md").read_text(encoding="utf-8").splitlines():
+    for line in (find_configs_folder() / "README.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| "):
             cells = line.replace("`", "").strip("|").split("|")
             name, description, published, parameters = map(str.strip, cells)

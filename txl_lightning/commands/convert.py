@@ -13,7 +13,7 @@ from typing import Literal
 from ..checkpoints import save_folder
 from ..checkpoints.contents import load_json
 from ..convert import load_any_checkpoint, save_huggingface
-from ..files import explain_write_errors, flush_to_disk, local_path
+from ..files import explain_write_errors, flush_to_disk, require_local_path
 from ..model.config import require_transformer_xl
 from ..runs.folder import CONVERTED, find_checkpoint
 from ..terminal import show_progress
@@ -47,7 +47,7 @@ def convert_command(
     """
     if out is None:
         raise ValueError("--out is missing; expected the folder to write")
-    folder = local_path("out", out)
+    folder = require_local_path("out", out)
     require_fillable(folder)
     with show_progress("convert", 2, in_bytes=False) as advance:
         model, vocabulary, ours = load_any_checkpoint(source, args, vocab)

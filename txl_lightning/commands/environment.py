@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ..data.sources import DataConfig
-from ..files import PACKAGE, configs_folder
+from ..files import PACKAGE, find_configs_folder
 from ..machine import describe_environment
 from ..model import has_bfloat16_units
 from ..model.kernels import REASONS, choose_kernel
@@ -41,7 +41,7 @@ def environment_command() -> None:
     kernel = choose_kernel(device)
     rows["kernel"] = f"{kernel}: {REASONS[kernel]}"
     rows["bfloat16"] = "faster" if has_bfloat16_units(device) else "not faster"
-    paths = {"package": PACKAGE, "configs": configs_folder(), "data": DataConfig().data_folder}
+    paths = {"package": PACKAGE, "configs": find_configs_folder(), "data": DataConfig().data_folder}
     rows |= {name: str(path.absolute()) for name, path in (paths | {"here": Path()}).items()}
     prefixes = tuple(VARIABLES.split())
     rows |= {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}

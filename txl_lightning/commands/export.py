@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..checkpoints import load_checkpoint
 from ..errors import require_positive
-from ..files import local_path, write_text
+from ..files import require_local_path, write_text
 from ..model import EvalLengths, Memory, TransformerXL
 from ..model.config import ContextLengths, require_transformer_xl
 from ..model.kernels import KERNELS
@@ -49,7 +49,7 @@ def export_command(
         max_batch: Most rows.
         max_tgt_len: Most tokens in a segment.
     """
-    folder = local_path("out", out)
+    folder = require_local_path("out", out)
     require_fillable(folder)
     # Not packed for a CPU, as those of `load_model`: such weights cannot be exported.
     model, vocab = (checkpoint := load_checkpoint(ckpt_path)).build()

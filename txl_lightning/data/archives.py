@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ..errors import DataError
-from ..files import cache_result, create_folder, has_ending, sha256_file, short_hash
+from ..files import cache_result, create_folder, has_ending, hash_file, hash_values
 
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -32,8 +32,8 @@ def unpack(
     archive: Path, data_dir: Path, unpack_into: Callable[[Path, Path], object] | None = None
 ) -> Path:
     """Return the folder with the content of a packed file, unpacked once."""
-    sha256 = cache_result("sha256", [archive], data_dir, partial(sha256_file, archive))
-    name = f"{archive.name}-{short_hash([UNPACKED_VERSION, str(archive.absolute()), sha256])}"
+    sha256 = cache_result("sha256", [archive], data_dir, partial(hash_file, archive))
+    name = f"{archive.name}-{hash_values([UNPACKED_VERSION, str(archive.absolute()), sha256])}"
     folder = data_dir / "prepared" / name
     create_folder(folder, partial(unpack_into or unpack_archive, archive))
     return folder

@@ -20,8 +20,8 @@ from .text_files import (
     DocumentUnit,
     Splits,
     cut_slice,
+    slice_file,
     split_by_fractions,
-    whole_file,
 )
 from .vocab.words import WordOptions
 
@@ -105,17 +105,17 @@ def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads:
 
 
 def cut_wikipedia(paths: list[Path], fractions: Sequence[float]) -> Splits:
-    [part] = whole_file(paths[0])
+    [part] = slice_file(paths[0])
     return cut_slice(part, WIKIPEDIA_CUTS)
 
 
 def cut_by_fractions(paths: Iterable[Path], fractions: Sequence[float]) -> Splits:
-    return split_by_fractions([*chain(*map(whole_file, paths))], fractions)
+    return split_by_fractions([*chain(*map(slice_file, paths))], fractions)
 
 
 def cut_by_files(paths: list[Path], fractions: Sequence[float]) -> Splits:
     """Use the last file for test, the one before it for val, and all others for train."""
-    *train, val, test = map(whole_file, paths)
+    *train, val, test = map(slice_file, paths)
     return {"train": [*chain(*train)], "val": val, "test": test}
 
 

@@ -66,7 +66,7 @@ class Encoding:
             "documents": self.document_unit,
             "bytes": {name: sum(sizes[name]) for name in SPLITS},
             # A line or a document also ends with its file.
-            "cuts": files.short_hash(sizes),
+            "cuts": files.hash_values(sizes),
         }
         # As a manifest has it: tuples become lists.
         return json.loads(json.dumps(description | self.describe_vocabulary()))
@@ -79,7 +79,7 @@ class Encoding:
             return {"subwords": asdict(self.filled_subwords)}
         if self.vocab in BUILT_IN:
             return {}
-        vocab = files.sha256_file(Path(self.vocab)) if Path(self.vocab).is_file() else self.vocab
+        vocab = files.hash_file(Path(self.vocab)) if Path(self.vocab).is_file() else self.vocab
         own = find_own_class(self.vocab)
         code = {"code": hash_code(own)} if own else {}
         return {"vocab": vocab, "words": asdict(self.words.fill())} | code
@@ -133,7 +133,7 @@ def prepare_text(
     files with their checksums."""
     # Everything that the tokens depend on names the folder.
     description = encoding.describe(data_dir)
-    folder = data_dir / "prepared" / files.short_hash(description)
+    folder = data_dir / "prepared" / files.hash_values(description)
     build = partial(encoding.build, description=description, workers=workers)
     return open_prepared(folder, data_dir, build, whole)
 

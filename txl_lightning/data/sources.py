@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..errors import DataError, convert_fields, invalid, require
-from ..files import STORE_FILE, has_mark, local_path
+from ..files import STORE_FILE, has_mark, require_local_path
 from .corpora import CORPORA, Corpus
 from .encoding import Encoding, encode_split, prepare_folder, prepare_text
 from .id_files import IDS, IdEncoding, IdOptions, split_id_files
@@ -288,7 +288,7 @@ class DataConfig:
         convert_fields(self)
         for name in ("data_dir", "path", "ids"):
             for path in list_given(getattr(self, name)):
-                local_path(name, path)
+                require_local_path(name, path)
         first, *others = [name for name in SOURCES if getattr(self, name) is not None] or ["corpus"]
         for name in others:
             raise invalid(name, getattr(self, name), f"null with {first}")

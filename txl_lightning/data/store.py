@@ -49,8 +49,8 @@ def build_store(
     manifest = {**description}
     for name in COUNTED if "ids" in description else COUNTED[1:]:
         manifest[name] = {split: counts[split][name] for split in SPLITS}
-    manifest["files"] = {name: files.sha256_file(folder / name) for name in FILES}
-    files.write_json(manifest | {"checksum": files.short_hash(manifest)}, folder / STORE_FILE)
+    manifest["files"] = {name: files.hash_file(folder / name) for name in FILES}
+    files.write_json(manifest | {"checksum": files.hash_values(manifest)}, folder / STORE_FILE)
 
 
 def size_tokens(vocab: Vocabulary, id_options: Mapping[str, Any] | None) -> ndarray | None:
@@ -107,7 +107,7 @@ class Store:
     def manifest(self) -> dict[str, Any]:
         path = self.folder / STORE_FILE
         manifest = files.read_json(path, MANIFEST)
-        if manifest.pop("checksum") != files.short_hash(manifest):
+        if manifest.pop("checksum") != files.hash_values(manifest):
             raise DataError(f"{path}: damaged: its checksum differs")
         return manifest
 
@@ -164,7 +164,7 @@ class Store:
         # Documents of ids begin where options say; and code of the user may have changed.
         if self.id_options is not None or self.vocab.saved_as is None:
             text["files"] = [self.manifest["files"][name] for name in FILES[1:]]
-        return files.short_hash(text | {"vocab": self.vocab.fingerprint})
+        return files.hash_values(text | {"vocab": self.vocab.fingerprint})
 
     @property
     def id_options(self) -> dict[str, Any] | None:
@@ -224,7 +224,7 @@ def sum_sizes(sizes: ndarray | None, ids: ndarray) -> int:
 
 def find_problem(path: Path, sha256: str, n_token: int | None) -> str:
     """Return what is wrong with a file, or ""; n_token: it has ids, which are below this."""
-    if files.sha256_file(path) != sha256:
+    if files.hash_file(path) != sha256:
         return "damaged: its checksum is not the manifest's"
     if n_token is not None:
         highest = int(map_array(path, choose_dtype(n_token)).max(initial=0))

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import Settings
-from ..files import short_hash
+from ..files import hash_values
 from .text_files import SPLITS
 from .tokens import Examples, QuestionAnswer
 from .vocab import WordOptions, Words
@@ -98,7 +98,7 @@ class TaskStore:
 
     @property
     def fingerprint(self) -> str:
-        return short_hash([self.name, asdict(self.config)])
+        return hash_values([self.name, asdict(self.config)])
 
     def text(self, split: str) -> Examples:
         """Return the examples of a split; splits use different random numbers."""

@@ -99,7 +99,7 @@ class FileSlice:
 Splits = dict[str, list[FileSlice]]  # slices of train, val and test
 
 
-def whole_file(path: Path, is_text: bool = False) -> list[FileSlice]:
+def slice_file(path: Path, is_text: bool = False) -> list[FileSlice]:
     """Return a file as one slice, or no slice if it is empty; OSError if there is none. A text
     has no byte order mark."""
     size = path.stat().st_size
@@ -274,7 +274,7 @@ def read_texts(
         elif kind in (None, NOT_UTF8) and is_lines(file, is_own and not any_bytes):
             texts[name] = [FileSlice(*bounds) for bounds in unpack_lines(file, data_dir)]
         elif kind is None or (is_raw and not has_ending(file, LINES)):
-            texts[name] = whole_file(file, is_text=not any_bytes)
+            texts[name] = slice_file(file, is_text=not any_bytes)
         elif is_own:
             how = CONVERTERS.get(kind, "")
             advice = "" if kind == LFS or has_ending(file, LINES) else f"; {BYTES_ADVICE}"

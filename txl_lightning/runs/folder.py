@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, StorageError
-from ..files import RUN_FILE, explain_write_errors, host_name, is_running, local_path
+from ..files import RUN_FILE, explain_write_errors, find_host_name, is_running, require_local_path
 
 CONFIG = "config.yaml"
 METRICS = "metrics.csv"
@@ -38,7 +38,7 @@ def find_checkpoint(path: str | Path) -> Path:
     a checkpoint is a CheckpointError. wandb:ENTITY/PROJECT/NAME:ALIAS is an artifact's folder.
     """
     remedy = "; copy it, or resume with checkpoint.mirror"
-    path = local_path("ckpt_path", path, remedy)
+    path = require_local_path("ckpt_path", path, remedy)
     if str(path).startswith("wandb:"):
         from .wandb_api import fetch_artifact
 
@@ -149,5 +149,5 @@ def remove_partial_files(root: Path) -> None:
     """Remove partial files of ended processes of this machine."""
     for part in root.glob("version_*/**/.*.part"):
         *_, host, pid, _ = part.name.split(".")
-        if host == host_name() and pid.isdecimal() and not is_running(int(pid)):
+        if host == find_host_name() and pid.isdecimal() and not is_running(int(pid)):
             part.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from ..errors import DataError, flatten_settings, format_line, print_notice, require
-from ..files import host_name, is_running, load_yaml, local_path, read_json
+from ..files import find_host_name, is_running, load_yaml, read_json, require_local_path
 from .folder import CONFIG, METRICS, STATE
 from .metrics_table import RunMetrics, read_metrics
 
@@ -30,7 +30,7 @@ class Run:
     def state(self) -> str:
         status = self.status
         # A killed process leaves its last state.
-        is_local = status["state"] == "training" and status["host"] == host_name()
+        is_local = status["state"] == "training" and status["host"] == find_host_name()
         return "killed" if is_local and not is_running(status["pid"]) else status["state"]
 
     @property
@@ -44,7 +44,7 @@ class Run:
 
 def find_runs(root: str, key: str) -> list[Path]:
     """Return the folders of runs in a folder, or itself, the one written last at the end."""
-    folders = [path.parent for path in local_path(key, root).rglob(STATE) if path.is_file()]
+    folders = [path.parent for path in require_local_path(key, root).rglob(STATE) if path.is_file()]
     require(bool(folders), key, root, "a folder with runs, which fit writes")
     return sorted(folders, key=lambda folder: (find_write_time(folder), folder))
 

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
 from ..data.datamodule import CorpusDataModule
 from ..errors import require
-from ..files import local_path
+from ..files import require_local_path
 from ..model.reading import readings
 from ..runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from .callbacks.checkpointing import BestCheckpoint
@@ -36,7 +36,9 @@ def check_callbacks(trainer: Trainer, model: LanguageModel, data: CorpusDataModu
         require(is_ours, "trainer.callbacks", type(each).__name__, expected)
         # AtomicCheckpointIO would write to a folder of that name on this machine.
         folder = getattr(each, "dirpath", None) or "."
-        local_path("trainer.callbacks.dirpath", folder, "; checkpoint.mirror copies runs to one")
+        require_local_path(
+            "trainer.callbacks.dirpath", folder, "; checkpoint.mirror copies runs to one"
+        )
     check_names([each for each in callbacks if isinstance(each, ModelCheckpoint)])
     packages = {type(each).__module__.partition(".")[0] for each in callbacks}
     # Callbacks of other packages may log any metric.

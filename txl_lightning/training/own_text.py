@@ -18,7 +18,7 @@ from ..command_line import TEXTS
 from ..data.datamodule import CorpusConfig
 from ..data.encoding import SUBWORDS
 from ..errors import flatten_settings, prefix_errors
-from ..files import configs_folder, load_yaml
+from ..files import find_configs_folder, load_yaml
 from ..model import has_bfloat16_units
 from .options import TRAINER_DEFAULTS
 from .settings import Given, SettingsLayer, nest
@@ -121,7 +121,7 @@ def choose_recipe(size: Size, minutes: float) -> dict[str, Any]:
 
 def load_shared() -> dict[str, Any]:
     """Return what all recipes share: the network and the optimizer of the quickstart."""
-    config = load_yaml((configs_folder() / "quickstart.yaml").read_text())
+    config = load_yaml((find_configs_folder() / "quickstart.yaml").read_text())
     clip = {"gradient_clip_val": config["trainer"]["gradient_clip_val"]}
     return flatten_settings({"model": config["model"], "trainer": clip})
 

@@ -23,7 +23,7 @@ from ...errors import (
     shorten,
     show_controls,
 )
-from ...files import host_name, load_yaml, replace_file, write_json, write_text
+from ...files import find_host_name, load_yaml, replace_file, write_json, write_text
 from ...runs.folder import CONFIG, STATE, VOCAB, lock_folder, name_job, run_folder
 from ..ranks import print_once
 from .wandb import OfflineFallbackWandbLogger
@@ -93,7 +93,7 @@ class SaveRun(Callback):
         run = {"state": state, "step": trainer.global_step, "max_steps": trainer.max_steps}
         run["parameters"] = sum(each.numel() for each in module.net.parameters())
         run |= {"tokens": module.tokens_seen, "seconds": module.seconds}
-        run |= {"host": host_name(), "pid": os.getpid(), "job": name_job()}
+        run |= {"host": find_host_name(), "pid": os.getpid(), "job": name_job()}
         try:
             write_json(run, self.folder / STATE)
         except StorageError as error:
