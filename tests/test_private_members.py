@@ -49,9 +49,9 @@ MEMBERS = {
     "torch._foreach_norm": "training/lamb",
     "torch._foreach_sqrt": "training/lamb",
     "torch._softmax_backward_data": "model/kernels/per_head",
-    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/inference",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "model/packing",
     "torch.ops.mkldnn._linear_pointwise": "model/parts",
-    "torch.ops.mkldnn._reorder_linear_weight": "model/parts",
+    "torch.ops.mkldnn._reorder_linear_weight": "model/packing",
 }
 
 

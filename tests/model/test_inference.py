@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from txl_lightning import Adaptation, KeyValueCache, Memory
-from txl_lightning.model import EvalLengths, parts
+from txl_lightning.model import EvalLengths
 from txl_lightning.model import cache as cache_module
 from txl_lightning.model.contract import join_rows
+from txl_lightning.model.kernels import per_head
 from txl_lightning.model.reading import Reader
 
 SEGMENTS = [5, 6, 1, 1, 3]
@@ -46,12 +47,12 @@ def document_positions(total: int) -> torch.Tensor:
 def check_equal(make_net, segments=SEGMENTS, ext_len=0, documents=False, lengths=None, **changes):
     """Read a text with the cached reader and with the network; compare to rounding."""
     torch.manual_seed(0)
-    tile_scores = changes.pop("tile_scores", parts.TILE_SCORES["cpu"])
+    tile_scores = changes.pop("tile_scores", per_head.TILE_SCORES["cpu"])
     net = make_net(**{"mem_len": 8} | changes)
     tokens, reader = torch.randint(11, (3, sum(segments))), Reader(net)
     doc_pos = document_positions(sum(segments)) if documents else None
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(parts.TILE_SCORES, "cpu", tile_scores)
+        patch.setitem(per_head.TILE_SCORES, "cpu", tile_scores)
         memory = net.empty_memory(3, lengths)
         slow, memory = read(net, memory, tokens, segments, doc_pos, ext_len)
         cache = reader.empty_memory(3, lengths)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from txl_lightning.model import inference, pack_weights, parts
-from txl_lightning.model.parts import Linear, PackedLinear, join, multiply_heads
+from txl_lightning.model import pack_weights, packing, parts
+from txl_lightning.model.packing import PackedLinear
+from txl_lightning.model.parts import Linear, join, multiply_heads
 from txl_lightning.model.reading import Reader
 
 SHAPES = [(1, 1, 1), (3, 5, 41), (7, 41, 5), (2, 64, 48)]  # rows, inputs and outputs
@@ -22,7 +23,7 @@ def onednn(monkeypatch):
         calls.append(args[0].shape)
         return multiply(*args)
 
-    for module in (parts, inference):
+    for module in (parts, packing):
         monkeypatch.setattr(module, "is_onednn_faster", lambda: True)
     monkeypatch.setattr(parts, "multiply_with_onednn", count)
     return calls

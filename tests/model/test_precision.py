@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from txl_lightning import stream_nats
 from txl_lightning.model import has_bfloat16_units, pack_weights
-from txl_lightning.model.parts import LayerNorm, Linear, PackedLinear
+from txl_lightning.model.packing import PackedLinear
+from txl_lightning.model.parts import LayerNorm, Linear
 from txl_lightning.model.reading import Reader
 
 INSTRUCTIONS = {"avx512_bf16": True, "amx_bf16": False}

@@ -112,7 +112,7 @@ def score_candidates(
     with eval_mode(reader.net):
         # The last token is read with the candidates: it predicts the first token of each.
         if state.n_read < len(state) - 1:
-            read = learn_tokens if reader.use.rate else read_tokens
+            read = learn_tokens if reader.adaptation.rate else read_tokens
             _, state = read(reader, state, len(state) - 1)
             state = state.drop_read()
         for start in range(0, len(candidates), batch_size):

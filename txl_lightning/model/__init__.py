@@ -2,14 +2,9 @@
 
 from .cache import KeyValueCache
 from .config import EvalLengths, EvalSameLength, HoldsNetwork, TransformerXLConfig, find_network
-from .contract import Network, NetworkConfig
-from .inference import (
-    Weights,
-    find_device,
-    holds_keys,
-    pack_weights,
-)
+from .contract import Network, NetworkConfig, find_device
 from .memory import Memory
+from .packing import Weights, pack_weights
 from .parts import accumulator_dtype, eval_mode, has_bfloat16_units
 from .transformer_xl import TransformerXL, is_absolute
 
@@ -17,5 +12,5 @@ __all__ = [
     "EvalLengths", "EvalSameLength", "HoldsNetwork", "KeyValueCache", "Memory",
     "Network", "NetworkConfig", "TransformerXL", "TransformerXLConfig", "Weights",
     "accumulator_dtype", "eval_mode", "find_device", "find_network", "has_bfloat16_units",
-    "holds_keys", "is_absolute", "pack_weights",
+    "is_absolute", "pack_weights",
 ]  # fmt: skip

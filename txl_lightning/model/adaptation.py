@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import convert_fields, require
 from .config import ContextLengths
 from .contract import AnyMemory, Network
-from .parts import PackedLinear
+from .packing import PackedLinear
 from .state_cache import StateCache
 
 USUAL = {"cache_len": 0, "cache_theta": 40.0, "cache_weight": 0.4, "rate": 0.0, "decay": 0.0}
@@ -163,17 +163,17 @@ def restore_weights(net: Network, trained: Network) -> None:
     torch._foreach_copy_([*net.parameters()], [*trained.parameters()])
 
 
-def take_step(net: Network, trained: Network, use: Adaptation, nats_K: Tensor) -> None:
+def take_step(net: Network, trained: Network, adaptation: Adaptation, nats_K: Tensor) -> None:
     """Take a step on the mean of some nats of a network that learns."""
     if not len(nats_K):
         return
     weights = list(net.parameters())
     gradients = torch.autograd.grad(nats_K.mean(), weights, allow_unused=True)
     with torch.no_grad():
-        torch._foreach_lerp_(weights, [*trained.parameters()], use.decay)
+        torch._foreach_lerp_(weights, [*trained.parameters()], adaptation.decay)
         for weight, gradient in zip(weights, gradients, strict=True):
             if gradient is not None:
-                weight.sub_(gradient, alpha=use.rate)
+                weight.sub_(gradient, alpha=adaptation.rate)
 
 
 def prefix_names(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .config import ContextLengths, EvalLengths, NetworkConfig
 from .parts import is_changed
@@ -87,6 +87,10 @@ def join_rows(memory: AnyMemory, parts: Sequence[dict[str, Tensor]]) -> dict[str
         if rows:
             joined[name] = torch.cat([part[name] for part in parts], dim=rows[0])
     return joined
+
+
+def find_device(net: nn.Module) -> torch.device:
+    return next(net.parameters()).device
 
 
 def has_states(net: Network) -> bool:

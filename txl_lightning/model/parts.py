@@ -17,9 +17,6 @@ from torch.nn import functional as F
 from .config import TransformerXLConfig
 from .precision import cast
 
-TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
-"""Scores computed at once; on a CPU, as many as fit in the caches of a few cores."""
-
 
 class VariationalDropout(nn.Dropout):
     """Dropout of the same units for all tokens of a segment's row (Gal and Ghahramani 2016).
@@ -169,26 +166,6 @@ def multiply_heads(x_HYA: Tensor, weight_HCA: Tensor) -> Tensor:
     return torch.bmm(x_HYA, weight_HCA.mT)
 
 
-def tiles(
-    q_HBLK: Tensor, n_state: int, n_score: int | None = None
-) -> Iterator[tuple[slice, slice]]:
-    """Yield heads and rows computed at once: all rows of some heads, or some rows of one head.
-
-    A tile has one matrix for every core, and about TILE_SCORES scores.
-    """
-    H, B, L, _ = q_HBLK.shape
-    if not B * L:
-        return
-    n_core = torch.get_num_threads()
-    n_score = n_score or TILE_SCORES.get(q_HBLK.device.type, TILE_SCORES["elsewhere"])
-    n_matrix = max(n_score // (L * n_state) // n_core, 1) * n_core
-    n_head = max(n_matrix // B, 1)
-    n_row = min(n_matrix, B)
-    for head in range(0, H, n_head):
-        for row in range(0, B, n_row):
-            yield slice(head, head + n_head), slice(row, row + n_row)
-
-
 class LayerNorm(nn.LayerNorm):
     """Layer normalization in the precision of its input."""
 
@@ -206,18 +183,6 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, cast(self.weight, x.dtype), cast(self.bias, x.dtype))
-
-
-class PackedLinear(nn.Module):
-    """A linear map without gradient, whose weight is in oneDNN's layout; inputs are cast."""
-
-    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data.to(dtype))
-        self.bias = None if linear.bias is None else linear.bias.data.to(dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return multiply_with_onednn(x.to(self.weight.dtype), self.weight, self.bias)
 
 
 def has_hooks(module: nn.Module) -> bool:

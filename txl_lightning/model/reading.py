@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -53,19 +53,21 @@ class Reader:
         adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
         keeps_keys: bool = True,
     ) -> None:
+        adaptation = adaptation.fill()
+        cache_len = adaptation.cache_len
+        rate = adaptation.rate
         self.trained = net
         self.config = net.config
-        self.use = adaptation.fill()
+        self.adaptation = adaptation
         self.has_states = has_states(net)
         name = type(net).__name__
         expected = f"0, as {name} lacks hidden and head, or its calls have hooks or other code"
-        is_possible = self.has_states or not self.use.cache_len
-        require(is_possible, "cache_len", self.use.cache_len, expected)
-        is_possible = not self.use.rate or is_trainable(net)
-        require(is_possible, "rate", self.use.rate, "0, or whole weights in float32, not packed")
-        self.keeps_keys = keeps_keys and not self.use.rate and isinstance(net, TransformerXL)
+        require(self.has_states or not cache_len, "cache_len", cache_len, expected)
+        expected = "0, or whole weights in float32, not packed"
+        require(not rate or is_trainable(net), "rate", rate, expected)
+        self.keeps_keys = keeps_keys and not rate and isinstance(net, TransformerXL)
         self.net = net
-        if self.use.rate:
+        if rate:
             # Tensors made under inference_mode take part in no gradient.
             with torch.inference_mode(False):
                 self.net = copy.deepcopy(net).eval().requires_grad_(True)
@@ -79,21 +81,19 @@ class Reader:
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
         """Return the memory before any token: the network's, perhaps with a continuous cache."""
-        use = self.use
-        is_possible = not use.rate or batch_size == 1
-        require(is_possible, "rate", use.rate, f"0, or a single row, not {batch_size}")
+        *cache, rate, _ = astuple(self.adaptation)
+        is_possible = not rate or batch_size == 1
+        require(is_possible, "rate", rate, f"0, or a single row, not {batch_size}")
         make = self.net.empty_cache if self.keeps_keys else self.net.empty_memory
         with torch.inference_mode(False):
             memory = make(batch_size, lengths)
-        if not use.cache_len:
+        if not self.adaptation.cache_len:
             return memory
-        return AdaptedMemory(memory, StateCache(use.cache_len, use.cache_theta, use.cache_weight))
+        return AdaptedMemory(memory, StateCache(*cache))
 
-    def __call__(
-        self, tokens_BL: Tensor, memory: AnyMemory | None = None, *place: Any
-    ) -> tuple[Tensor, AnyMemory]:
-        """Return logits_BLV of the network alone, and the next memory."""
-        h_BLD, memory = self.hidden(tokens_BL, memory, *place)
+    def __call__(self, tokens_BL: Tensor, *inputs: Any) -> tuple[Tensor, AnyMemory]:
+        """Return logits_BLV of the network alone, and the next memory; inputs as in `hidden`."""
+        h_BLD, memory = self.hidden(tokens_BL, *inputs)
         return self.head(h_BLD), memory
 
     def hidden(
@@ -114,17 +114,10 @@ class Reader:
         return h_BLD, AdaptedMemory(inner, cache, n_reread)
 
     def score(
-        self,
-        tokens_BL: Tensor,
-        targets_BL: Tensor,
-        memory: AnyMemory | None = None,
-        doc_pos_BL: Tensor | None = None,
-        n_reread: int = 0,
+        self, tokens_BL: Tensor, targets_BL: Tensor, memory: AnyMemory
     ) -> tuple[Tensor, AnyMemory]:
-        """Return nats_BL of the targets, and the next memory."""
-        memory = self.empty_memory(len(tokens_BL)) if memory is None else memory
-        segment = Piece(tokens_BL, targets_BL, doc_pos_BL)
-        nats_BL, _, memory = self._score(segment, memory, n_reread)
+        """Return the same as `loss`, and learn nothing; each row is one document."""
+        nats_BL, _, memory = self._score(Piece(tokens_BL, targets_BL), memory, n_reread=0)
         return nats_BL, memory
 
     def loss(
@@ -135,17 +128,18 @@ class Reader:
         doc_pos_BL: Tensor | None = None,
         n_reread: int = 0,
     ) -> tuple[Tensor, AnyMemory]:
-        """Return the same as `score`, and learn from the segment after it."""
-        if not self.use.rate:
-            return self.score(tokens_BL, targets_BL, memory, doc_pos_BL, n_reread)
+        """Return nats_BL of the targets, and the next memory; then learn from the segment."""
         memory = self.empty_memory(len(tokens_BL)) if memory is None else memory
-        tensors = tokens_BL, targets_BL, doc_pos_BL
-        with torch.inference_mode(False), torch.enable_grad():
-            # Tensors made under inference_mode take part in no gradient; copies do.
-            segment = Piece(*(each if each is None else each.clone() for each in tensors))
-            return self._learn(segment, memory, n_reread)
+        segment = Piece(tokens_BL, targets_BL, doc_pos_BL)
+        if self.adaptation.rate:
+            with torch.inference_mode(False), torch.enable_grad():
+                return self._learn(segment, memory, n_reread)
+        nats_BL, _, memory = self._score(segment, memory, n_reread)
+        return nats_BL, memory
 
     def _learn(self, segment: Piece, memory: AnyMemory, n_reread: int) -> tuple[Tensor, AnyMemory]:
+        # Tensors made under inference_mode take part in no gradient; copies do.
+        segment = Piece(*(each if each is None else each.clone() for each in segment))
         parts = []
         for piece in segment.cut():
             if piece.starts:
@@ -157,7 +151,7 @@ class Reader:
         # Documents before the last one are over: a step for them would have no effect.
         begin = [0, *piece.starts][-1]
         is_scored_L = piece.targets_BL[0, begin:].to(network_BL.device) >= 0
-        take_step(self.net, self.trained, self.use, network_BL[0, begin:][is_scored_L])
+        take_step(self.net, self.trained, self.adaptation, network_BL[0, begin:][is_scored_L])
         return torch.cat(parts, dim=1), set_reread(memory, n_reread)
 
     def _score(
@@ -229,7 +223,8 @@ def score_answers(
     net: Reader, segment: Segment, memory: AnyMemory
 ) -> tuple[Tensor, Tensor, AnyMemory]:
     """Return nats_BL, right_BL (the target is the most likely token), and the next memory."""
-    require(not net.use.adapts, "adapt", "a cache or rate", "nothing, as the text is of a task")
+    expected = "nothing, as the text is of a task"
+    require(not net.adaptation.adapts, "adapt", "a cache or rate", expected)
     h_BLD, memory = read_segment(net, segment, memory)
     logits_BLV = net.head(h_BLD)
     targets_BL = segment.targets_BL

@@ -160,11 +160,11 @@ class TransformerXL(nn.Module):
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> Memory:
         """Return an empty memory, with the lengths of training by default."""
         require(batch_size >= 0, "batch_size", batch_size, "0 or more")
-        use = (lengths or AS_TRAINED).resolve(self.config)
-        shape = (self.config.n_layer, batch_size, use.mem_len, self.config.d_model)
+        mem_len, *limits = (lengths or AS_TRAINED).resolve(self.config)
+        shape = (self.config.n_layer, batch_size, mem_len, self.config.d_model)
         h_NBMD = torch.zeros(shape, dtype=self.compute_dtype, device=self.device)
         filled_B = torch.zeros(batch_size, dtype=torch.long, device=self.device)
-        return Memory(h_NBMD, filled_B, use.clamp_len, use.same_length)
+        return Memory(h_NBMD, filled_B, *limits)
 
     def empty_cache(
         self, batch_size: int, lengths: EvalLengths | None = None

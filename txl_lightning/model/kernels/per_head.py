@@ -19,13 +19,15 @@ import torch
 from torch import Tensor
 
 from ..memory import KeysValues, Mask, split
-from ..parts import multiply_heads, refuse_second_derivative, tiles
+from ..parts import multiply_heads, refuse_second_derivative
 from ..positions import DistanceTerms, shift, unshift
 
 Tile = tuple[slice, slice]  # heads and rows
 
+TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
+"""Scores computed at once; on a CPU, as many as fit in the caches of a few cores."""
 THREAD_SCORES = 3 << 18
-"""Scores of a tile per thread: fastest of 1 << 18 to 1 << 21 for 4 networks on 2 threads."""
+"""Those per thread with gradients: fastest of 1 << 18 to 1 << 21 for 4 networks on 2 threads."""
 
 
 class Workspace(threading.local):
@@ -74,7 +76,8 @@ def attend_in_place(q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: 
     content_HBLK, _, k_HBSK, value_HBSK, _ = operands
     n_state = k_HBSK.size(2)
     out_HBLK = torch.empty_like(content_HBLK)
-    for tile in tiles(content_HBLK, n_state):
+    n_score = TILE_SCORES.get(q_BLHK.device.type, TILE_SCORES["elsewhere"])
+    for tile in tiles(content_HBLK, n_state, n_score):
         shape = (*content_HBLK[tile].shape[:3], n_state)
         score_HBLS = WORKSPACE.get("scores", shape, content_HBLK)
         write_scores_(score_HBLS, operands, tile, mask)
@@ -207,6 +210,23 @@ def restore_operands(
         r_THK = r_THK.transpose(0, 1).contiguous().transpose(0, 1)
     terms = DistanceTerms(r_THK=r_THK, u_HK=u_HK, v_HK=v_HK, b_TH=b_TH)
     return make_operands(q_BLHK, kv_BS2HK, terms)
+
+
+def tiles(q_HBLK: Tensor, n_state: int, n_score: int) -> Iterator[Tile]:
+    """Yield heads and rows computed at once: all rows of some heads, or some rows of one head.
+
+    A tile has one matrix for every core, and about n_score scores.
+    """
+    H, B, L, _ = q_HBLK.shape
+    if not B * L:
+        return
+    n_core = torch.get_num_threads()
+    n_matrix = max(n_score // (L * n_state) // n_core, 1) * n_core
+    n_head = max(n_matrix // B, 1)
+    n_row = min(n_matrix, B)
+    for head in range(0, H, n_head):
+        for row in range(0, B, n_row):
+            yield slice(head, head + n_head), slice(row, row + n_row)
 
 
 def training_tiles(score_HBLS: Tensor) -> Iterator[Tile]:

@@ -1,24 +1,30 @@
-"""Which memory a network has, its device, and its weights packed for a CPU."""
+"""Weights packed for a CPU."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import require
-from .cache import KeyValueCache
 from .config import is_transformer_xl, require_transformer_xl
-from .parts import PackedLinear, is_onednn_faster
+from .parts import is_onednn_faster, multiply_with_onednn
 from .transformer_xl import TransformerXL
 
 Weights = Literal["float32", "bf16"]
 
 
-def holds_keys(memory: object) -> bool:
-    """Return True if a memory has keys and values, which a layer has of its mem_len last tokens."""
-    return isinstance(memory, KeyValueCache)
+class PackedLinear(nn.Module):
+    """A linear map without gradient, whose weight is in oneDNN's layout; inputs are cast."""
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data.to(dtype))
+        self.bias = None if linear.bias is None else linear.bias.data.to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return multiply_with_onednn(x.to(self.weight.dtype), self.weight, self.bias)
 
 
 def pack_weights(net: TransformerXL, weights: Weights) -> TransformerXL:
@@ -50,7 +56,3 @@ def pack_weights(net: TransformerXL, weights: Weights) -> TransformerXL:
         if isinstance(module, nn.Linear):
             net.layers.set_submodule(name, PackedLinear(module, dtype))
     return net
-
-
-def find_device(net: nn.Module) -> torch.device:
-    return next(net.parameters()).device
