@@ -124,7 +124,7 @@ def test_a_missing_split_is_named_and_empty(write_files, tmp_path, capfd, names,
         (("train.txt", "val.txt", "test.txt"), FRACTIONS, False),
         # As evaluate reads a text: all of it, unless names say otherwise.
         (("train.txt", "val.txt", "test.txt"), (0.0, 0.0, 1.0), False),
-        (("a.txt", "b.txt", "c.txt"), (0.8, 0.1, 0.1), False),
+        (("a.txt", "b.txt", "c.txt", "d.txt"), (0.8, 0.1, 0.1), False),
     ],
 )
 def test_fractions_beside_names_that_give_the_splits_are_named(
