@@ -1,4 +1,4 @@
-"""Run notebook.ipynb without Jupyter, and store its outputs in it.
+"""Run notebook.ipynb without Jupyter, and store its outputs in it: about ten minutes on two cores.
 
     python docs/run_notebook.py [--out FILE]
 

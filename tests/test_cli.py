@@ -196,6 +196,7 @@ WRONG_SETTINGS = [
     ("--model.optim.lr=0", "model.optim.lr: invalid 0.0; expected greater than 0"),
     ("--trainer.logger=os.system", "trainer.logger: a config may not import os.system"),
     ("--trainer.logger=WandbLoger", "trainer.logger: invalid WandbLoger; expected Logger"),
+    ("--trainer.callbacks+=EarlyStoping", "trainer.callbacks+: invalid EarlyStoping; expected a"),
     ("--trainer.max_steps=-1", "trainer.max_steps: "),
     ("--trainer.val_check_interval=0.25", "trainer.val_check_interval: "),
     ("--trainer.limit_train_batches=0.5", "trainer.limit_train_batches: "),

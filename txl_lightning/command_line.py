@@ -224,8 +224,9 @@ class Parser(ArgumentParser):
             named = {"data.path", "path"} & (self.names - {self.command.arguments})
             hint = f"did you mean --{min(named)} {match[1]}?" if named else "expected options"
             return f"unknown word {match[1]}; {hint}"
-        if key in given and (kind := self.types.get(key)):
-            return str(invalid(key, format_value(given[key]), describe_type(kind)))
+        name = f"{key}+" if f"{key}+" in given else key
+        if name in given and (kind := self.types.get(key)):
+            return str(invalid(name, format_value(given[name]), describe_type(kind)))
         return KEY.sub(r"\1: ", message)
 
 

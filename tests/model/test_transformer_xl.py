@@ -36,7 +36,9 @@ def test_reading_in_segments_equals_reading_at_once(make_net, changes, lengths):
     torch.testing.assert_close(in_parts, net(tokens)[0], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.int32])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint64]
+)
 @pytest.mark.parametrize("changes", [{}, {"cutoffs": (3, 6), "div_val": 2, "d_embed": 4}])
 def test_ids_of_any_integer_type_are_read(make_net, changes, dtype):
     net, tokens = make_net(**changes), torch.randint(11, (2, 6))

@@ -24,7 +24,8 @@ from .parts import Linear, is_changed, linear
 
 CACHED_LOGITS = 1 << 18  # logits that are converted to float32, and summed, at once
 # Types of stored ids, which torch takes for indices only in some places.
-STORED = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32)
+STORED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+STORED += (torch.int8, torch.int16, torch.int32)
 Scorer = Callable[[Tensor], Tensor]  # maps h_YD to unnormalized log-probabilities of some tokens
 
 
