@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
@@ -38,8 +37,10 @@ from .segments import (
     MemoryBank,
     RightAnswers,
     StepMean,
+    capture_network,
     compile_in_place,
     count_targets,
+    describe_memory,
     recompute_layers,
     segment_loss,
 )
@@ -77,8 +78,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         eval_same_length: Number of states each query attends to there; null: as in training.
         compile: Compile the layers with torch.compile, once for all: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
-        cuda_graph: Start each training segment as two CUDA graphs, on one GPU. Not run on a GPU
-            yet.
+        cuda_graph: On one GPU, start each training segment as two CUDA graphs. Not run there yet.
     """
 
     def __init__(
@@ -228,10 +228,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         refuse_callbacks(self.trainer.callbacks)
-        if self.hparams["cuda_graph"] and self.trainer.state.fn == "fit":
-            from .cuda_graph import capture_training  # here, because few runs need it
-
-            self.captured = capture_training(self)
+        self.captured = capture_network(self)
         self.guard = NonFiniteGuard(self.optim.max_skipped_updates)
         return [self.guard, TrainingStateCheckpoint()]
 
@@ -243,10 +240,9 @@ class LanguageModel(HoldsNetwork, LightningModule):
     ) -> None:
         if gradient_clip_algorithm == "value":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        elif gradient_clip_val and self.guard.norm > gradient_clip_val:
+        elif gradient_clip_val:
             # Lightning would compute the norm again.
-            norm = self.guard.norm_on_device
-            clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)
+            self.guard.clip(self.parameters(), gradient_clip_val)
 
     def on_train_start(self) -> None:
         if self.pass_limit and not self.trainer.fast_dev_run:
@@ -260,8 +256,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
             apply_settings(config.scheduler, make_optimizer(self.optim, self.net))
 
     def on_train_end(self) -> None:
-        # Its memory, and the weights' places, which Lightning changes next.
-        self.captured = None
+        self.captured = None  # it holds memory of the GPU
 
     def on_train_batch_start(self, segment: Segment, batch_idx: int) -> None:
         self.step_before = self.global_step
@@ -310,14 +305,11 @@ class LanguageModel(HoldsNetwork, LightningModule):
         return every > 0 and step % every == 0
 
     def log_training(self, memory: AnyMemory) -> None:
-        states = [each for each in memory.tensors().values() if each.is_floating_point()]
         values = self.readings("train", self.get_nats("train").compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
-            "memory_bytes": float(sum(each.nbytes for each in states)),
             "peak_memory_bytes": peak_memory(self.device),
+            **describe_memory(memory),
         }
-        if hasattr(memory, "filled_B"):
-            values["mem_filled"] = memory.filled_B.float().mean().item()
         values["tokens_seen"] = float(self.tokens_seen + self.segment_tokens)
         self.get_nats("train").reset()
         # One copy to the device; Lightning would copy each number, and wait each time.

@@ -19,6 +19,7 @@ from ..model import EvalLengths, Network, accumulator_dtype
 from ..model.adaptation import Adaptation
 from ..model.config import require_transformer_xl
 from ..model.contract import AnyMemory, join_rows
+from ..model.memory import Memory
 from ..model.reading import Reader, score_segment
 
 
@@ -69,6 +70,18 @@ class MemoryBank:
         self.committed |= self.staged
         self.staged = {}
 
+    @property
+    def can_empty(self) -> bool:
+        """True if zeros are an empty memory, as in a Transformer-XL."""
+        return all(isinstance(memory, Memory) for memory in self.staged.values())
+
+    def empty_staged(self, is_true: Tensor) -> None:
+        """Empty the staged memories if a number on their device is true, without waiting for it."""
+        for key, memory in self.staged.items():
+            tensors = memory.tensors()
+            emptied = {name: tensors[name].masked_fill(is_true, 0) for name in tensors}
+            self.staged[key] = memory.restore(emptied)
+
     def discard(self, stage: str) -> None:
         self.committed = {key: self.committed[key] for key in self.committed if key[0] != stage}
         self.staged = {key: self.staged[key] for key in self.staged if key[0] != stage}
@@ -80,6 +93,19 @@ def recompute_layers(net: Network) -> None:
     """Store only each layer's input; the backward pass recomputes the rest, with equal dropout."""
     require_transformer_xl(net, "model.recompute", "true")
     net.call_layer = partial(checkpoint, use_reentrant=False)
+
+
+def capture_network(module: Any) -> Any:
+    """Return what replaces the network of a LanguageModel in a fit with model.cuda_graph, or None.
+
+    Raises:
+        ValueError: a graph cannot compute its segments.
+    """
+    if not module.hparams["cuda_graph"] or module.trainer.state.fn != "fit":
+        return None
+    from .cuda_graph import capture_training  # here, because few runs need it
+
+    return capture_training(module)
 
 
 def segment_loss(
@@ -116,6 +142,15 @@ def count_targets(batch: Any, segment: Segment, trainer: Trainer) -> float:
     device = segment.targets_BL.device
     on_device = torch.tensor(n_target, dtype=accumulator_dtype(device), device=device)
     return trainer.strategy.reduce(on_device, reduce_op="mean").item()
+
+
+def describe_memory(memory: AnyMemory) -> dict[str, float]:
+    """Return the bytes of the states in a memory, and the mean number of those that count."""
+    states = [each for each in memory.tensors().values() if each.is_floating_point()]
+    values = {"memory_bytes": float(sum(each.nbytes for each in states))}
+    if hasattr(memory, "filled_B"):
+        values["mem_filled"] = memory.filled_B.float().mean().item()
+    return values
 
 
 class StepMean:
@@ -191,6 +226,11 @@ class MeanNats(Metric):
         scored_BL = targets_BL != IGNORED
         self.nats += nats_BL.detach().masked_fill(~scored_BL, 0.0).sum(dtype=self.nats.dtype)
         self.count += scored_BL.sum()
+
+    def reset_if(self, is_true: Tensor) -> None:
+        """Forget all until now if a number on the device is true, without waiting for it."""
+        self.nats = self.nats.masked_fill(is_true, 0.0)
+        self.count = self.count.masked_fill(is_true, 0.0)
 
     def compute(self) -> Tensor:
         return self.nats / self.count

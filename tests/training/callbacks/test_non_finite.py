@@ -11,8 +11,11 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
 from torch.utils.data import DataLoader
 
+from tests.helpers.late_device import LateDevice
 from txl_lightning.errors import NonFiniteError
+from txl_lightning.training.callbacks import always
 from txl_lightning.training.callbacks.checkpointing import LastCheckpoint
+from txl_lightning.training.run_state import find_callbacks
 
 NAN = float("nan")
 
@@ -90,6 +93,110 @@ def test_skipped_updates_are_counted_over_a_resume(train, tmp_path):
         train(Spoil("loss", NAN, 2), optim=optim, max_steps=4).save_checkpoint(path)
     with pytest.raises(NonFiniteError, match=r"step 6, .*allow some with model\.optim\.max_skip"):
         train(Spoil("loss", NAN, 5), optim=optim, ckpt_path=path, max_steps=8)
+
+
+LATE = {"kernel": "sdpa"}
+
+
+class NeverWait(Callback):
+    """Make reading a number an error in the steps that log nothing; count these steps."""
+
+    def __init__(self):
+        self.n_step = 0
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.mode = LateDevice(forbids=not module.is_logged_step(trainer.global_step + 1))
+        self.n_step += self.mode.forbids
+        self.mode.__enter__()
+
+    def on_train_batch_end(self, *_):
+        self.mode.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("cutoffs", [(), (100, 110)])
+def test_no_step_waits_for_a_number_of_its_device_but_to_log_a_line(
+    make_model, make_data, make_trainer, accumulate, cutoffs
+):
+    wait = NeverWait()
+    options = {"gradient_clip_val": 0.25, "accumulate_grad_batches": accumulate}
+    options |= {"log_every_n_steps": 3, "max_steps": 7, "limit_val_batches": 0}
+    # Not with `fit`, whose record reads every loss.
+    make_trainer(callbacks=[wait], **options).fit(make_model(**LATE), datamodule=make_data())
+    assert wait.n_step == 5 * accumulate
+
+
+@pytest.fixture
+def late():
+    """Let a CPU seem to be a device whose numbers are awaited."""
+    with LateDevice():
+        yield
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("what", ["gradient", "loss", "memory"])
+@pytest.mark.parametrize(("clip", "late_every"), [(0.0, 7), (0.25, 7), (1e9, 4)])
+def test_updates_that_the_device_skips_are_those_that_the_host_would_skip(
+    fit, train, what, clip, late_every
+):
+    """Weights, optimizer, memory and mean; the host looks once in some steps, or in each."""
+
+    def run(every):
+        optim = {"max_skipped_updates": 2, "weight_decay": 0.1}
+        options = {"max_steps": 7, "log_every_n_steps": every, "gradient_clip_val": clip}
+        with pytest.warns(UserWarning, match=r"step [35], segment [24] .*skipped \([12] of 2\)"):
+            trainer = train(Spoil(what, NAN, 2, 4), sizes=LATE, optim=optim, **options)
+        [optimizer] = trainer.optimizers
+        moments = [each for state in optimizer.state.values() for each in state.values()]
+        [guard] = find_callbacks(trainer, "NonFiniteGuard")
+        return fit.record, [*fit.record.memory.tensors().values(), *moments], guard.n_skipped
+
+    (late, tensors, n_late), (whole, others, n_whole) = run(late_every), run(1)
+    assert n_late == n_whole == 2
+    assert late.losses == pytest.approx(whole.losses, rel=0, abs=0, nan_ok=True)
+    for ours, theirs in zip(late.weights, whole.weights, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert all(map(torch.equal, tensors, others))
+    # The mean after the last skipped step before a line was logged.
+    counted = late.losses[5:7] if late_every == 7 else late.losses[3:4]
+    assert late.logged[-1]["train/nats"] == pytest.approx(sum(counted) / len(counted))
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize(
+    ("options", "last"),
+    [({"log_every_n_steps": 5}, 4), ({"val_check_interval": 5}, 5), ({}, 6)],
+)
+def test_after_one_bad_update_too_many_the_device_updates_nothing_until_the_host_looks(
+    fit, tmp_path, options, last
+):
+    """The host looks where a line is logged, before a validation, and at the end."""
+    spoil = Spoil("gradient", NAN, 2)
+    options = {"log_every_n_steps": 100, "enable_checkpointing": True} | options
+    with pytest.raises(NonFiniteError, match=r"step 3, segment 2 .*; nothing was updated"):
+        fit(spoil, LastCheckpoint(), sizes=LATE, **options)
+    assert fit.record.trainer.global_step == last
+    assert all(map(torch.equal, fit.record.model.parameters(), spoil.weights[2]))
+    assert not list(tmp_path.glob("runs/**/*.ckpt"))
+
+
+@pytest.mark.usefixtures("late")
+def test_a_checkpoint_counts_the_updates_that_the_device_has_skipped(train, tmp_path):
+    path = tmp_path / "a.ckpt"
+    options = {"log_every_n_steps": 100, "sizes": LATE, "optim": {"max_skipped_updates": 1}}
+    with pytest.warns(UserWarning, match=r"skipped \(1 of 1\)"):
+        train(Spoil("loss", NAN, 1), save=(path, 3), **options)
+    assert torch.load(path, weights_only=True)["txl_lightning"]["n_skipped"] == 1
+    with pytest.raises(NonFiniteError, match="step 5, "):
+        train(Spoil("loss", NAN, 4), ckpt_path=path, **options)
+
+
+@pytest.mark.usefixtures("late")
+def test_the_host_looks_after_many_steps_where_nothing_is_logged(fit, train, monkeypatch):
+    monkeypatch.setattr(always, "MOST_UNSEEN", 3)
+    with pytest.raises(NonFiniteError, match="step 2, "):
+        train(Spoil("loss", NAN, 1), sizes=LATE, log_every_n_steps=0)
+    assert fit.record.trainer.global_step == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")

@@ -6,6 +6,7 @@ not finite. Their module is a LanguageModel, which makes them.
 
 import math
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.utils import clip_grads_with_norm_
+from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ...data.stream import Segment, TrainingLoader
@@ -36,6 +40,8 @@ REFUSED = {
 }
 """Lightning's callbacks that need what is not here, and what to use instead."""
 UNFINISHED = callbacks.BaseFinetuning, callbacks.BasePredictionWriter
+MOST_UNSEEN = 100
+"""Steps after which the host looks for numbers that are not finite, if nothing is logged before."""
 
 
 def refuse_callbacks(given: list[Callback]) -> None:
@@ -48,14 +54,22 @@ def refuse_callbacks(given: list[Callback]) -> None:
 
 
 class NonFiniteGuard(Callback):
-    """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights."""
+    """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights.
+
+    Where the host would wait for a GPU, the optimizer skips updates there, and the host looks at
+    the numbers where a line is logged, before a validation or a checkpoint, and at the end. After
+    one bad update too many, nothing is updated until then.
+    """
 
     def __init__(self, max_skipped: int = 0) -> None:
         self.max_skipped = max_skipped
         self.n_skipped = 0
         self.losses: list[Tensor] = []
-        self.norm = math.nan
+        self.norm: float | None = None  # None: only the device knows it
         self.batch_name = ""
+        # Names, losses and norms of steps at which the host has not looked, and how many are bad.
+        self.unseen: list[tuple[str, Tensor]] = []
+        self.n_bad: Tensor | int = 0
 
     def on_train_batch_start(self, _: Trainer, __: Any, batch: Any, batch_idx: int) -> None:
         self.batch_name = f"batch {batch_idx}"
@@ -66,39 +80,87 @@ class NonFiniteGuard(Callback):
         # There are several in a step when gradients accumulate.
         self.losses.append(loss.detach().float())
 
-    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, module: LightningModule, optimizer: Optimizer
+    ) -> None:
         gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
         # For clipping, which would otherwise copy the number back to the device, and wait.
         self.norm_on_device = gather_shards(torch.nn.utils.get_total_norm(gradients))
         # Loss and norm together, because each transfer waits for the device.
         both = torch.stack([torch.stack(self.losses).sum(), self.norm_on_device])
-        loss, self.norm = both.tolist()
         self.losses = []
-        scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
-        # A scaler adjusts its scale to infinite gradients, and skips those updates itself.
-        [is_bad] = module.ranks.max(int(not math.isfinite(loss if scaled else loss + self.norm)))
-        if is_bad:
-            self.skip(trainer, module, f"loss {loss}, gradient norm {self.norm}")
+        self.unseen.append((f"step {trainer.global_step + 1}, {self.batch_name}", both))
+        self.norm = None
+        # torch's fused optimizers change nothing where it is 1.
+        optimizer.found_inf = None
+        if self.may_look_later(trainer, module, optimizer):
+            optimizer.found_inf = self.skip_on_device(module, ~both.isfinite().all())
+        elif self.look(trainer, module):
+            module.zero_grad(set_to_none=True)
+            module.memory_bank.discard("train")
+            module.get_nats("train").reset()
         elif module.is_logged_step(trainer.global_step + 1):
             module.log("train/grad_norm", self.norm)
 
-    def skip(self, trainer: Trainer, module: LightningModule, values: str) -> None:
-        """Discard the gradients and the memory that led to them; raise after max_skipped."""
+    def may_look_later(
+        self, trainer: Trainer, module: LightningModule, optimizer: Optimizer
+    ) -> bool:
+        """Return True if the host would wait for numbers, and the device can skip the update."""
+        waits = not self.norm_on_device.is_cpu and len(self.unseen) < MOST_UNSEEN
+        # A scaler waits itself, and ranks exchange what they have found.
+        is_alone = trainer.world_size == 1 and find_scaler(trainer) is None
+        skips = type(optimizer) in (Adam, AdamW) and optimizer.defaults["fused"]
+        is_logged = module.is_logged_step(trainer.global_step + 1)
+        return waits and is_alone and skips and module.memory_bank.can_empty and not is_logged
+
+    def skip_on_device(self, module: LightningModule, is_bad: Tensor) -> Tensor:
+        """Discard the memory that led to a bad update; return 1 if nothing must be updated."""
+        self.n_bad = self.n_bad + is_bad
+        module.memory_bank.empty_staged(is_bad)
+        module.get_nats("train").reset_if(is_bad)
+        return (is_bad | (self.n_skipped + self.n_bad > self.max_skipped)).float()
+
+    def look(self, trainer: Trainer, module: LightningModule) -> bool:
+        """Read the numbers of all steps since the last look; return True if the last one is bad."""
+        names, numbers = zip(*self.unseen, strict=True)
+        self.unseen = []
+        self.n_bad = 0
+        is_scaled = find_scaler(trainer) is not None
+        for name, (loss, norm) in zip(names, torch.stack(numbers).tolist(), strict=True):
+            # A scaler adjusts its scale to infinite gradients, and skips those updates itself.
+            is_finite = math.isfinite(loss if is_scaled else loss + norm)
+            [is_bad] = module.ranks.max(int(not is_finite))
+            if is_bad:
+                self.count_skipped(name, f"loss {loss}, gradient norm {norm}")
+        self.norm = norm
+        return bool(is_bad)
+
+    def count_skipped(self, name: str, values: str) -> None:
+        """Warn of a skipped update; raise NonFiniteError after max_skipped."""
         self.n_skipped += 1
-        step = f"step {trainer.global_step + 1}, {self.batch_name}"
         if self.n_skipped > self.max_skipped:
             fix = "lower model.optim.lr, or allow some with model.optim.max_skipped_updates"
-            raise NonFiniteError(f"{step}: {values}; nothing was updated; {fix}")
-        rank_zero_warn(f"{step}: {values}; skipped ({self.n_skipped} of {self.max_skipped})")
-        module.zero_grad(set_to_none=True)
-        module.memory_bank.discard("train")
-        module.get_nats("train").reset()
+            raise NonFiniteError(f"{name}: {values}; nothing was updated; {fix}")
+        rank_zero_warn(f"{name}: {values}; skipped ({self.n_skipped} of {self.max_skipped})")
+
+    def clip(self, parameters: Iterable[Parameter], limit: float) -> None:
+        """Scale the gradient of a step to a norm of at most `limit`."""
+        # Where only the device knows the norm, it multiplies by 1 if there is nothing to clip.
+        if self.norm is None or self.norm > limit:
+            clip_grads_with_norm_(parameters, limit, self.norm_on_device)
+
+    def look_back(self, trainer: Trainer, module: LightningModule) -> None:
+        if self.unseen:
+            self.look(trainer, module)
+
+    on_validation_start = on_train_end = look_back
 
     def on_save_checkpoint(
         self, trainer: Trainer, module: LightningModule, checkpoint: dict
     ) -> None:
         if trainer.state.status == TrainerStatus.INTERRUPTED:
             return
+        self.look_back(trainer, module)
         weights = map(local_part, module.parameters())
         # Each rank checks its own shards.
         [is_bad] = module.ranks.max(int(not all(weight.isfinite().all() for weight in weights)))
@@ -107,6 +169,11 @@ class NonFiniteGuard(Callback):
                 f"step {trainer.global_step}: a weight is not finite; nothing is saved, the last "
                 "checkpoint is unchanged; lower model.optim.lr"
             )
+
+
+def find_scaler(trainer: Trainer) -> Any:
+    """Return the gradient scaler of 16-mixed; None of other precisions."""
+    return getattr(trainer.precision_plugin, "scaler", None)
 
 
 class TrainingStateCheckpoint(Callback):
