@@ -123,7 +123,7 @@ def test_attention_and_memory_gain_are_those_of_the_validation_text_once_the_mem
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_memory_gain_of_an_empty_memory_is_0(fit, monkeypatch, precision):
     """Both use the same precision and distances; only the order of sums may differ (AVX2)."""
-    monkeypatch.setattr(validation_probe, "n_warmup_segments", lambda *_: 0)
+    monkeypatch.setattr(validation_probe, "count_warmup_segments", lambda *_: 0)
     monkeypatch.setattr(validation_probe, "N_GAIN", 1)
 
     def clamp(trainer, model) -> None:
