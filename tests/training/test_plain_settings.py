@@ -105,3 +105,8 @@ def test_settings_of_any_numeric_type_and_paths_give_a_checkpoint_that_loads(
 def test_a_setting_of_a_wrong_type_is_refused(kind, key, value, expected):
     with pytest.raises(ValueError, match=rf"^{key}: invalid .+; expected {re.escape(expected)}$"):
         kind(**{key: value})
+
+
+def test_a_wrong_value_in_a_group_given_by_a_mapping_has_its_whole_key():
+    with pytest.raises(ValueError, match=r"^words\.min_freq: invalid -1; expected at least 0$"):
+        CorpusDataModule(words={"min_freq": -1})
