@@ -20,9 +20,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from experiments.gpu import check, correctness, operations, parts, speed, trainer
 from experiments.speed.cases import Case
 from experiments.speed.contestants import has
+from tests.helpers.late_device import LateDevice, RecordedGraph
 from tests.helpers.waiting import wait_until
 from txl_lightning import TransformerXL
 from txl_lightning.model.kernels import KERNELS, per_head, reference, sdpa
+from txl_lightning.training import cuda_graph
 
 
 class SpoilGradient(torch.autograd.Function):
@@ -279,6 +281,20 @@ def test_each_network_has_a_speed_at_tiny_sizes(measure):
     for each in found:
         assert each["right"], each
         assert each["tokens_per_second"] > 0
+
+
+def test_steps_by_graphs_have_the_losses_of_plain_steps(monkeypatch):
+    monkeypatch.setattr(cuda_graph, "CudaGraph", RecordedGraph)
+    monkeypatch.setattr(RecordedGraph, "made", [])
+    case = speed.load_published("paper/wt103_base", smoke=True)
+    with LateDevice():
+        steps = [speed.make_step(case), speed.make_step(case, captures=True)]
+        losses = []
+        for step in steps:
+            torch.manual_seed(1)
+            losses.append([step().item() for _ in range(4)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert [graph.replays for graph in RecordedGraph.made] == [4, 4]
 
 
 @pytest.mark.parametrize("mem_len", [0, 24])

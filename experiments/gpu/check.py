@@ -31,7 +31,7 @@ LIMIT = 560  # seconds for all parts; a machine that is lent may stop a command 
 PARTS = {
     "costs": ("speed.measure_costs", 40),
     "kernels": ("parts.compare_kernels", 60),
-    "speed": ("speed.measure_speed", 120),
+    "speed": ("speed.measure_speed", 160),
     "trainer": ("trainer.train_in_each_way", 160),
     "tests": ("parts.run_gpu_tests", 90),
     "golden": ("parts.compare_golden", 40),

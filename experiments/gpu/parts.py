@@ -19,7 +19,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Largest difference over the largest true value; the precision of training first.
 TOLERANCES = {torch.bfloat16: 4e-2, torch.float32: 1e-4}
 NO_TIME = {"left out": "no time was left"}
-TESTED = ("gpu", "module", "precision", "compiling")
+TESTED = ("cuda_graph", "gpu", "module", "precision", "compiling")
 GPU_TESTS = [f"tests/training/test_{name}.py" for name in TESTED]
 OUTCOME = re.compile(r"(tests/\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR)\b")
 

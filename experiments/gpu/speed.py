@@ -27,6 +27,9 @@ PUBLISHED = {
 }  # fmt: skip
 """Networks of configs/, and what is changed of their batches."""
 BASE = "paper/enwik8_base"
+WAYS = {"plain": {}, "graphs": {"captures": True}}
+WAYS["graphs, compiled"] = {"captures": True, "compiles": True}
+"""How a segment is computed; as CUDA graphs, so that its speed is not that of the host."""
 WORDS = 267_735  # of a vocabulary of words
 BYTES = 256
 
@@ -82,20 +85,23 @@ def measure_costs(smoke: bool, ends_at: float) -> Findings:
 
 def measure_speed(smoke: bool, ends_at: float) -> Findings:
     """Measure training of the published networks: forward, backward, update."""
-    for name in PUBLISHED:
-        about = {"config": name, "kernel": "sdpa"}
-        case = load_published(name, smoke)
-        yield try_in_time(ends_at, about, time_ours, case, 0.2 if smoke else 4.0)
+    runs = [(name, way) for way in ("plain", "graphs") for name in PUBLISHED]
+    for name, way in [*runs, (BASE, "graphs, compiled")]:
+        # A CPU has no graphs.
+        if way == "plain" or DEVICE == "cuda":
+            about = {"config": name, "kernel": "sdpa", "way": way}
+            case = load_published(name, smoke)
+            yield try_in_time(ends_at, about, time_ours, case, way, 0.2 if smoke else 4.0)
 
 
-def time_ours(case: Case, seconds: float) -> dict[str, Any]:
+def time_ours(case: Case, way: str, seconds: float) -> dict[str, Any]:
     """Time steps, with fewer rows where memory is short."""
     while case.rows > 1:
         with suppress(torch.OutOfMemoryError):
-            return time_steps(make_step(case), case, seconds)
+            return time_steps(make_step(case, **WAYS[way]), case, seconds)
         torch.cuda.empty_cache()
         case = replace(case, rows=case.rows // 2)
-    return time_steps(make_step(case), case, seconds)
+    return time_steps(make_step(case, **WAYS[way]), case, seconds)
 
 
 def make_network(case: Case) -> TransformerXL:
@@ -104,21 +110,28 @@ def make_network(case: Case) -> TransformerXL:
         return TransformerXL(replace(case.config, kernel="sdpa"))
 
 
-def make_step(case: Case, compiles: bool = False) -> Callable[[], Tensor]:
+def make_step(case: Case, compiles: bool = False, captures: bool = False) -> Callable[[], Tensor]:
     """Return a function that takes a training step under bf16 autocast, and returns the loss."""
-    net = make_network(case).train()
+    net = called = make_network(case).train()
     memory = None
+    # Here, because importing Lightning takes half a minute where transformers is installed.
     if compiles:
-        # Here, because importing Lightning takes half a minute where transformers is installed.
         from txl_lightning.training.segments import compile_in_place
 
         compile_in_place(net)
+    if captures:
+        from txl_lightning.training.cuda_graph import CapturedNetwork
+
+        called = CapturedNetwork(net)
     # As in training with LanguageModel: an adaptive softmax reads targets on the host.
     device = "cpu" if net.head.reads_targets else DEVICE
 
     def compute_nats(tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         nonlocal memory
-        nats_BL, memory = net.loss(tokens_BL, targets_BL.to(device), memory)
+        # Of rows whose documents have begun long before.
+        doc_pos_BL = torch.full_like(tokens_BL, 1 << 20)
+        before = net.empty_memory(len(tokens_BL)) if memory is None else memory
+        nats_BL, memory = called.loss(tokens_BL, targets_BL.to(device), before, doc_pos_BL, 0)
         return nats_BL
 
     return update_with(compute_nats, net.parameters(), case)
@@ -157,7 +170,8 @@ def update_with(
         targets_BL = targets_BL.to(DEVICE)
 
     def step() -> Tensor:
-        with torch.autocast(DEVICE, torch.bfloat16):
+        # Without a cache, as in Lightning, and as graphs need.
+        with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=False):
             loss = compute_nats(tokens_BL, targets_BL).mean()
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 0.25)
@@ -171,8 +185,7 @@ def update_with(
 def time_steps(step: Callable[[], Tensor], case: Case, seconds: float) -> dict[str, Any]:
     """Return the speed of steps that follow until about so many seconds are over."""
     # Until the memory is full and everything is compiled.
-    for _ in range(2 + -(-case.mem_len // case.tgt_len)):
-        loss = step()
+    losses = [step() for _ in range(2 + -(-case.mem_len // case.tgt_len))]
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
     host = statistics.median(host_seconds_of(step) for _ in range(5))
@@ -185,7 +198,8 @@ def time_steps(step: Callable[[], Tensor], case: Case, seconds: float) -> dict[s
         "host_seconds_per_step": host,
         "steps": count,
         "peak_memory_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0,
-        "right": bool(loss.isfinite()),
+        "first_losses": [loss.item() for loss in losses],
+        "right": all(bool(loss.isfinite()) for loss in losses),
     }
 
 
