@@ -15,7 +15,7 @@ from tests.helpers.late_device import LateDevice, RecordedGraph
 from txl_lightning import LanguageModel, imports
 from txl_lightning.model import EvalLengths
 from txl_lightning.training import cuda_graph
-from txl_lightning.training.cuda_graph import CapturedNetwork
+from txl_lightning.training.cuda_graph import CapturedNetwork, capture_training
 
 CAPTURED = {"settings": {"cuda_graph": True}}
 LATE = {"kernel": "sdpa", "optim": {"schedule": "constant"}}
@@ -257,30 +257,37 @@ def test_backward_pass_of_an_earlier_segment_is_an_error(make_net, graphs):
 
 
 @pytest.mark.parametrize(
-    ("net", "data", "options", "expected"),
+    ("net", "data", "expected"),
     [
-        ({"settings": {"recompute": True}}, {}, {}, "model.recompute true"),
-        ({}, {"micro_batches": 2}, {}, "data.micro_batches above 1"),
-        ({}, {"segments": "varlen"}, {}, "data.segments varlen"),
-        ({}, {}, {"strategy": "ddp", "devices": 2}, "several devices or DDPStrategy"),
+        ({"settings": {"recompute": True}}, {}, "model.recompute true"),
+        ({}, {"micro_batches": 2}, "data.micro_batches above 1"),
+        ({}, {"segments": "varlen"}, "data.segments varlen"),
         (
-            {"positions": "txl_lightning.model.positions.Sinusoidal"}, {}, {},
+            {"positions": "txl_lightning.model.positions.Sinusoidal"}, {},
             "model.net.positions txl_lightning.model.positions.Sinusoidal",
         ),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_graphs_cannot_have_is_refused_before_training(
-    make_model, make_data, make_trainer, graphs, monkeypatch, net, data, options, expected
+    make_model, make_data, make_trainer, graphs, monkeypatch, net, data, expected
 ):
     monkeypatch.setattr(imports, "ALLOWED", ["txl_lightning"])
     settings = {"cuda_graph": True} | net.get("settings", {})
     model = make_model(**LATE | net | {"settings": settings})
-    trainer = make_trainer(**options)
+    trainer = make_trainer()
     trainer.fit_loop.advance = pytest.fail
     message = f"^model.cuda_graph: invalid true; expected false with {expected}$"
     with pytest.raises(ValueError, match=message):
         trainer.fit(model, datamodule=make_data(**data))
+
+
+def test_several_devices_are_refused_with_graphs(make_model, make_trainer, graphs):
+    model = make_model(settings={"cuda_graph": True})
+    # A call of fit would start this program again for the second one.
+    model.trainer = make_trainer(strategy="ddp", devices=2)
+    with pytest.raises(ValueError, match=r"expected false with several devices or DDPStrategy$"):
+        capture_training(model)
 
 
 def test_anomaly_detection_is_refused_with_graphs_before_the_first_step(fit, graphs):
