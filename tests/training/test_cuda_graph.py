@@ -4,6 +4,7 @@ Graphs are imitated on a CPU (tests/helpers/late_device.py); tests marked gpu ca
 """
 
 import copy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from txl_lightning import LanguageModel, imports
 from txl_lightning.model import EvalLengths
 from txl_lightning.training import cuda_graph
 from txl_lightning.training.cuda_graph import CapturedNetwork, capture_training
+from txl_lightning.training.segments import compile_in_place
 
 CAPTURED = {"settings": {"cuda_graph": True}}
 LATE = {"kernel": "sdpa", "optim": {"schedule": "constant"}}
@@ -185,6 +187,19 @@ def test_other_rows_and_lengths_of_segment_and_memory_have_graphs_of_their_own(m
     ]:  # fmt: skip
         trained.assert_equal(**sizes)
         assert len(graphs) == n_graph
+
+
+# torch looks whether states have a gradient, and hides this warning, but not where it is an error.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_compiled_layers_are_captured(make_net, graphs, monkeypatch):
+    """By a backend that runs what it is given."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    trained = Trained(make_net)
+    compile_in_place(trained.captured.net)
+    for _ in range(2):
+        trained.assert_equal()
+    assert [graph.replays for graph in graphs] == [4, 4]
+    torch._dynamo.reset()
 
 
 def double(parameter):
