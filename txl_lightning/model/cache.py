@@ -173,9 +173,9 @@ class KeyValueCache:
         require_layers(net, cache.terms_N)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)
         count = cache._count_terms(cache.n_kept, tgt_len)
-        place = cache.end - cache.n_kept, cache.end
+        start = cache.end - cache.n_kept
         past_N = [
-            CachedPast(cache.slots, n, *place, terms.nearest(count), mask)
+            CachedPast(cache.slots, n, start, cache.end, terms.nearest(count), mask)
             for n, terms in enumerate(cache.terms_N)
         ]
         return Reading(past_N, partial(cache.update, mask=mask))

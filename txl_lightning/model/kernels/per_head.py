@@ -29,6 +29,8 @@ TILE_SCORES = {"cpu": 1 << 19, "elsewhere": 1 << 24}
 THREAD_SCORES = 3 << 18
 """Those per thread with gradients: fastest of 1 << 18 to 1 << 21 for 4 networks on 2 threads."""
 
+MOST_KEPT = 1 << 26  # numbers of a tensor of a workspace
+
 
 class Workspace(threading.local):
     """Tensors reused by every layer of a thread: the first write to new memory is slow."""
@@ -42,10 +44,10 @@ class Workspace(threading.local):
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return an uninitialized tensor, valid until the next call with this name."""
-        if not like.is_cpu:
-            # Allocation is fast there.
-            return like.new_empty(shape)
         count = math.prod(shape)
+        # Allocation is fast elsewhere; what is large is needed for other things between two calls.
+        if not like.is_cpu or count > MOST_KEPT:
+            return like.new_empty(shape)
         tensor = self.tensors.get(name)
         if tensor is None or tensor.numel() < count or tensor.dtype != like.dtype:
             # A tensor made under inference_mode could not be written to outside of it.
