@@ -3,11 +3,14 @@
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from types import MethodType
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrize
 
@@ -15,8 +18,8 @@ from txl_lightning import Adaptation, KeyValueCache, TransformerXL, generate, sc
 from txl_lightning.generation.state import start_decoding
 from txl_lightning.model import is_absolute
 from txl_lightning.model.kernels import reference
+from txl_lightning.model.parts import has_hooks, is_changed
 from txl_lightning.model.positions import AbsoluteSinusoidal, Sinusoidal
-from txl_lightning.model.reading import Reader
 from txl_lightning.model.transformer_xl import FeedForward, Layer, RelativeAttention
 
 IDS = torch.randint(11, (31,), generator=torch.Generator().manual_seed(1))
@@ -423,9 +426,9 @@ def test_another_number_of_layers_is_refused_in_one_line(make_net, change, posit
     net = make_net(positions=positions, clamp_len=20)
     change(net)
     expected = rf"^layers: invalid {len(net.layers)}; expected 2, as its positions have"
-    for read in (net.loss, Reader(net).score):
-        with pytest.raises(ValueError, match=expected), torch.no_grad():
-            read(IDS[None, :8], IDS[None, 1:9])
+    for read in (read_alone, partial(stream_nats, tokens=IDS, batch_size=1, tgt_len=6)):
+        with pytest.raises(ValueError, match=expected):
+            read(net)
 
 
 def test_layers_of_any_container_may_be_shared_and_copied(make_net):
@@ -443,3 +446,18 @@ def test_own_absolute_positions_are_refused_where_the_built_in_ones_are(make_net
     assert is_absolute(net)
     with pytest.raises(ValueError, match=r"ext_len: invalid 0.*positions are absolute"):
         start_decoding(net, [IDS[:4]])
+
+
+def test_hooks_of_fsdp2_are_no_change_also_while_weights_are_whole(make_net):
+    net = make_net(mem_len=7)
+    expected = read_alone(net)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        fully_shard(net, mesh=init_device_mesh("cpu", (1,)))
+        assert has_hooks(net)
+        net.unshard()
+        assert not is_changed(net)
+        assert not net.has_own_calls
+        torch.testing.assert_close(read_alone(net), expected, rtol=0, atol=1e-12)
+    finally:
+        distributed.destroy_process_group()

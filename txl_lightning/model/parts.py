@@ -196,8 +196,9 @@ def is_changed(net: nn.Module) -> bool:
     """Return True if a call of a network is another than its class has."""
     if not has_hooks(net):
         return "forward" in vars(net)
-    # FSDP2 has hooks of its own; importing its class takes as long as the rest of torch.
-    is_sharded = any(hasattr(weight, "full_tensor") for weight in net.parameters())
+    # FSDP2 has hooks of its own. By its name, as an import takes as long as the rest of torch;
+    # not by its weights, which are whole in a call.
+    is_sharded = any(kind.__name__ == "FSDPModule" for kind in type(net).__mro__)
     return "forward" in vars(net) or not is_sharded
 
 
