@@ -37,6 +37,9 @@ PARTS = {
     "golden": ("parts.compare_golden", 40),
     "inference": ("speed.measure_inference", 40),
     "peers": ("speed.measure_peers", 40),
+    "flash": ("attention.compare_flash", 60),
+    "attention": ("attention.measure_attention", 90),
+    "network": ("attention.measure_network", 60),
 }
 """Functions that yield findings, as MODULE.NAME, and the seconds that each may take."""
 EXIT_CODES = {"all right": 0, "not all right": 1, "incomplete": 2}
@@ -128,7 +131,8 @@ def run_parts(
 def print_findings(findings: list[dict[str, Any]]) -> None:
     """Print what is wrong or left out, and everything that was measured."""
     for found in findings:
-        if not found.get("right", False) or "tokens_per_second" in found:
+        is_measured = found.keys() & {"tokens_per_second", "seconds_forward"}
+        if is_measured or not found.get("right", False):
             # A list of kernels or of outcomes is only in the files.
             short = {key: each for key, each in found.items() if not isinstance(each, list)}
             print(f"  {json.dumps(short)}"[:300], flush=True)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from experiments.gpu import flash_kernel
-from experiments.gpu.flash_kernel import Dropped, Rows, Scores, Shape, Sizes
+from experiments.gpu.flash_kernel import Dropped, Rows, Scores, Sizes
 from txl_lightning.model.memory import KeysValues, Mask
 from txl_lightning.model.parts import refuse_second_derivative
 from txl_lightning.model.positions import DistanceTerms
@@ -57,6 +57,8 @@ PLANS = {
     128: Plan(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 64, 4, 2)),
 }
 """By the largest head width: the largest tiles that need no memory beside registers on sm_90."""
+SMALL = Plan(Tiles(64, 32, 8, 1), Tiles(64, 32, 8, 1), Tiles(32, 64, 8, 1))
+"""For float32: right, not fast, as no tensor core multiplies it."""
 
 
 def attend(
@@ -235,8 +237,11 @@ class Launch:
         self.width = K
         self.scale = K**-0.5 * LOG2E
         self.plan = next(plan for width, plan in PLANS.items() if width >= K)
-        # Tensor cores would round float32 to 11 bits.
-        self.precision = "ieee" if q_BLHK.dtype == torch.float32 else "tf32"
+        self.precision = "tf32"
+        if q_BLHK.dtype == torch.float32:
+            self.plan = SMALL
+            # Tensor cores would round float32 to 11 bits.
+            self.precision = "ieee"
 
     def forward(
         self,
@@ -293,9 +298,10 @@ class Launch:
     def start(self, kernel: Any, n_tile: int, tiles: Tiles) -> Callable[..., None]:
         """Return a function that starts a kernel for each tile of each row and head."""
         padded = max(triton.next_power_of_2(self.width), 16)
-        shape = Shape(self.width, padded, tiles.queries, tiles.states, self.precision)
+        options = {"K": self.width, "P": padded, "QUERIES": tiles.queries}
+        options |= {"STATES": tiles.states, "PRECISION": self.precision}
+        options |= {"num_warps": tiles.warps, "num_stages": tiles.stages}
         grid = (n_tile, self.n_program)
-        options = {"shape": shape, "num_warps": tiles.warps, "num_stages": tiles.stages}
         return lambda *inputs: run(kernel, grid, *inputs, self.sizes, self.scale, **options)
 
 

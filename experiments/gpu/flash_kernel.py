@@ -10,7 +10,7 @@ The mask follows from the first state that a query sees; it sees all from there 
 softmax is that of FlashAttention-2 (Dao 2023, Algorithms 1 and 2). Nothing is added atomically.
 
 B rows   L queries   S states   H heads   K head width   G groups of EIGHT queries
-W columns of scores by distance   I queries of a tile   J states of a tile
+W columns of scores by distance   I = QUERIES of a tile   J = STATES of a tile
 P = K, rounded up to a power of 2
 """
 
@@ -66,16 +66,6 @@ class Dropped(NamedTuple):
     """Of the weights that are kept."""
 
 
-class Shape(NamedTuple):
-    """What a kernel is compiled for."""
-
-    width: tl.constexpr  # K
-    padded: tl.constexpr  # P
-    queries: tl.constexpr  # I
-    states: tl.constexpr  # J
-    precision: tl.constexpr
-
-
 @triton.jit
 def find_place(sizes):
     """Return row and head of this program; offsets of large tensors need 64 bits."""
@@ -84,25 +74,25 @@ def find_place(sizes):
 
 
 @triton.jit
-def point_to(x, row, head, place_X, n_place, shape):
+def point_to(x, row, head, place_X, n_place, K: tl.constexpr, P: tl.constexpr):
     """Return pointers to x_XP of a row and head, and which of them there are."""
-    k_P = tl.arange(0, shape.padded)
+    k_P = tl.arange(0, P)
     start = x.data + row * x.row + head * x.head
     is_there = (place_X < n_place)[:, None]
-    if shape.width != shape.padded:
-        is_there = is_there & (k_P < shape.width)[None, :]
+    if K != P:
+        is_there = is_there & (k_P < K)[None, :]
     return start + place_X[:, None] * x.place + k_P[None, :], is_there
 
 
 @triton.jit
-def read(x, row, head, place_X, n_place, shape):
-    pointers, is_there = point_to(x, row, head, place_X, n_place, shape)
+def read(x, row, head, place_X, n_place, K: tl.constexpr, P: tl.constexpr):
+    pointers, is_there = point_to(x, row, head, place_X, n_place, K, P)
     return tl.load(pointers, mask=is_there, other=0.0)
 
 
 @triton.jit
-def write(x, row, head, place_X, n_place, shape, value_XP):
-    pointers, is_there = point_to(x, row, head, place_X, n_place, shape)
+def write(x, row, head, place_X, n_place, value_XP, K: tl.constexpr, P: tl.constexpr):
+    pointers, is_there = point_to(x, row, head, place_X, n_place, K, P)
     tl.store(pointers, value_XP.to(x.data.dtype.element_ty), mask=is_there)
 
 
@@ -157,31 +147,33 @@ def keep(dropped, query, state):
 
 
 @triton.jit
-def find_states(first_I, tile, sizes, shape):
+def find_states(first_I, tile, sizes, QUERIES: tl.constexpr, STATES: tl.constexpr):
     """Return start and stop of the states that some query of a tile sees; whole tiles from 0."""
-    low = tl.min(first_I, axis=0) // shape.states * shape.states
-    high = (tile + 1) * shape.queries + sizes.n_state - sizes.n_query
+    low = tl.min(first_I, axis=0) // STATES * STATES
+    high = (tile + 1) * QUERIES + sizes.n_state - sizes.n_query
     return low, tl.minimum(high, sizes.n_state)
 
 
 @triton.jit
 def attend_queries(
-    query, key, value, bd, first_BL, dropped, out, total_BHL, sizes, scale, shape: tl.constexpr
-):
+    query, key, value, bd, first_BL, dropped, out, total_BHL, sizes, scale,
+    K: tl.constexpr, P: tl.constexpr,
+    QUERIES: tl.constexpr, STATES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Write softmax(scores) values of a tile of queries, and the logarithm of the sum in bits."""
     tile = tl.program_id(0)
     row, head = find_place(sizes)
-    query_I = tile * shape.queries + tl.arange(0, shape.queries)
+    query_I = tile * QUERIES + tl.arange(0, QUERIES)
     first_I = read_first(first_BL, row, query_I, sizes)
-    query_IP = read(query, row, head, query_I, sizes.n_query, shape)
-    largest_I = tl.full((shape.queries,), NOTHING, tl.float32)
-    sum_I = tl.zeros((shape.queries,), tl.float32)
-    out_IP = tl.zeros((shape.queries, shape.padded), tl.float32)
-    low, high = find_states(first_I, tile, sizes, shape)
-    for start in range(low, high, shape.states):
-        state_J = start + tl.arange(0, shape.states)
-        key_JP = read(key, row, head, state_J, sizes.n_state, shape)
-        product_IJ = tl.dot(query_IP, tl.trans(key_JP), input_precision=shape.precision)
+    query_IP = read(query, row, head, query_I, sizes.n_query, K, P)
+    largest_I = tl.full((QUERIES,), NOTHING, tl.float32)
+    sum_I = tl.zeros((QUERIES,), tl.float32)
+    out_IP = tl.zeros((QUERIES, P), tl.float32)
+    low, high = find_states(first_I, tile, sizes, QUERIES, STATES)
+    for start in range(low, high, STATES):
+        state_J = start + tl.arange(0, STATES)
+        key_JP = read(key, row, head, state_J, sizes.n_state, K, P)
+        product_IJ = tl.dot(query_IP, tl.trans(key_JP), input_precision=PRECISION)
         score_IJ = score(
             product_IJ, scale, bd, row, head,
             query_I[:, None], state_J[None, :], first_I[:, None], sizes,
@@ -193,12 +185,12 @@ def attend_queries(
         if dropped is not None:
             kept_IJ = keep(dropped, query_I[:, None], state_J[None, :])
             weight_IJ = tl.where(kept_IJ, weight_IJ, 0.0)
-        value_JP = read(value, row, head, state_J, sizes.n_state, shape)
+        value_JP = read(value, row, head, state_J, sizes.n_state, K, P)
         out_IP = tl.dot(
             weight_IJ.to(value_JP.dtype),
             value_JP,
             out_IP * fade_I[:, None],
-            input_precision=shape.precision,
+            input_precision=PRECISION,
         )
         largest_I = larger_I
     # Queries that are not there have seen nothing.
@@ -206,7 +198,7 @@ def attend_queries(
     out_IP = out_IP / sum_I[:, None]
     if dropped is not None:
         out_IP = out_IP * dropped.factor
-    write(out, row, head, query_I, sizes.n_query, shape, out_IP)
+    write(out, row, head, query_I, sizes.n_query, out_IP, K, P)
     totals = total_BHL + (row * sizes.n_head + head) * sizes.n_query + query_I
     tl.store(totals, largest_I + tl.log2(sum_I), mask=query_I < sizes.n_query)
 
@@ -220,18 +212,21 @@ def write_by_distance(bd, row, head, query_I, state_J, value_IJ, sizes):
 
 
 @triton.jit
-def write_zeros(d_bd, row, head, query_I, start, stop, sizes, shape):
+def write_zeros(
+    d_bd, row, head, query_I, start, stop, sizes, QUERIES: tl.constexpr, STATES: tl.constexpr
+):
     """Write zeros for whole tiles from start to stop; columns of the products have no others."""
-    zero_IJ = tl.zeros((shape.queries, shape.states), tl.float32)
-    for begin in range(start, stop, shape.states):
-        state_J = begin + tl.arange(0, shape.states)
+    zero_IJ = tl.zeros((QUERIES, STATES), tl.float32)
+    for begin in range(start, stop, STATES):
+        state_J = begin + tl.arange(0, STATES)
         write_by_distance(d_bd, row, head, query_I, state_J, zero_IJ, sizes)
 
 
 @triton.jit
 def differentiate_queries(
     query, key, value, bd, first_BL, dropped, out, total_BHL, d_out, d_query, d_bd, delta_BHL,
-    sizes, scale, shape: tl.constexpr,
+    sizes, scale, K: tl.constexpr, P: tl.constexpr,
+    QUERIES: tl.constexpr, STATES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of q + u and of (b) + (d) for a tile of queries, each element once.
 
@@ -239,28 +234,28 @@ def differentiate_queries(
     """
     tile = tl.program_id(0)
     row, head = find_place(sizes)
-    query_I = tile * shape.queries + tl.arange(0, shape.queries)
+    query_I = tile * QUERIES + tl.arange(0, QUERIES)
     is_there_I = query_I < sizes.n_query
     first_I = read_first(first_BL, row, query_I, sizes)
     offset_I = (row * sizes.n_head + head) * sizes.n_query + query_I
     total_I = tl.load(total_BHL + offset_I, mask=is_there_I, other=0.0)
-    query_IP = read(query, row, head, query_I, sizes.n_query, shape)
-    d_out_IP = read(d_out, row, head, query_I, sizes.n_query, shape)
-    out_IP = read(out, row, head, query_I, sizes.n_query, shape)
+    query_IP = read(query, row, head, query_I, sizes.n_query, K, P)
+    d_out_IP = read(d_out, row, head, query_I, sizes.n_query, K, P)
+    out_IP = read(out, row, head, query_I, sizes.n_query, K, P)
     delta_I = tl.sum(out_IP.to(tl.float32) * d_out_IP.to(tl.float32), axis=1)
     tl.store(delta_BHL + offset_I, delta_I, mask=is_there_I)
-    d_query_IP = tl.zeros((shape.queries, shape.padded), tl.float32)
-    low, high = find_states(first_I, tile, sizes, shape)
-    for start in range(low, high, shape.states):
-        state_J = start + tl.arange(0, shape.states)
-        key_JP = read(key, row, head, state_J, sizes.n_state, shape)
-        value_JP = read(value, row, head, state_J, sizes.n_state, shape)
-        product_IJ = tl.dot(query_IP, tl.trans(key_JP), input_precision=shape.precision)
+    d_query_IP = tl.zeros((QUERIES, P), tl.float32)
+    low, high = find_states(first_I, tile, sizes, QUERIES, STATES)
+    for start in range(low, high, STATES):
+        state_J = start + tl.arange(0, STATES)
+        key_JP = read(key, row, head, state_J, sizes.n_state, K, P)
+        value_JP = read(value, row, head, state_J, sizes.n_state, K, P)
+        product_IJ = tl.dot(query_IP, tl.trans(key_JP), input_precision=PRECISION)
         score_IJ = score(
             product_IJ, scale, bd, row, head,
             query_I[:, None], state_J[None, :], first_I[:, None], sizes,
         )  # fmt: skip
-        d_weight_IJ = tl.dot(d_out_IP, tl.trans(value_JP), input_precision=shape.precision)
+        d_weight_IJ = tl.dot(d_out_IP, tl.trans(value_JP), input_precision=PRECISION)
         if dropped is not None:
             kept_IJ = keep(dropped, query_I[:, None], state_J[None, :])
             d_weight_IJ = tl.where(kept_IJ, d_weight_IJ * dropped.factor, 0.0)
@@ -268,62 +263,63 @@ def differentiate_queries(
         if d_bd is not None:
             write_by_distance(d_bd, row, head, query_I, state_J, d_score_IJ, sizes)
         d_query_IP = tl.dot(
-            d_score_IJ.to(key_JP.dtype), key_JP, d_query_IP, input_precision=shape.precision
+            d_score_IJ.to(key_JP.dtype), key_JP, d_query_IP, input_precision=PRECISION
         )
-    write(d_query, row, head, query_I, sizes.n_query, shape, d_query_IP * (scale * LN2))
+    write(d_query, row, head, query_I, sizes.n_query, d_query_IP * (scale * LN2), K, P)
     if d_bd is not None:
         # From column 0 of the last query to column W of the first one.
-        n_after = tl.cdiv(sizes.n_query, EIGHT) * EIGHT - tile * shape.queries
-        n_before = tl.cdiv(low + n_after, shape.states)
-        write_zeros(d_bd, row, head, query_I, low - n_before * shape.states, low, sizes, shape)
-        after = low + tl.cdiv(high - low, shape.states) * shape.states
-        end = sizes.n_column - n_after + shape.queries
-        write_zeros(d_bd, row, head, query_I, after, end, sizes, shape)
+        n_after = tl.cdiv(sizes.n_query, EIGHT) * EIGHT - tile * QUERIES
+        n_before = tl.cdiv(low + n_after, STATES)
+        write_zeros(d_bd, row, head, query_I, low - n_before * STATES, low, sizes, QUERIES, STATES)
+        after = low + tl.cdiv(high - low, STATES) * STATES
+        end = sizes.n_column - n_after + QUERIES
+        write_zeros(d_bd, row, head, query_I, after, end, sizes, QUERIES, STATES)
 
 
 @triton.jit
 def differentiate_states(
     query, key, value, bd, first_BL, dropped, total_BHL, d_out, delta_BHL, d_key, d_value,
-    sizes, scale, shape: tl.constexpr,
+    sizes, scale, K: tl.constexpr, P: tl.constexpr,
+    QUERIES: tl.constexpr, STATES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of keys and values for a tile of states."""
     tile = tl.program_id(0)
     row, head = find_place(sizes)
-    state_J = tile * shape.states + tl.arange(0, shape.states)
-    key_JP = read(key, row, head, state_J, sizes.n_state, shape)
-    value_JP = read(value, row, head, state_J, sizes.n_state, shape)
-    d_key_JP = tl.zeros((shape.states, shape.padded), tl.float32)
-    d_value_JP = tl.zeros((shape.states, shape.padded), tl.float32)
+    state_J = tile * STATES + tl.arange(0, STATES)
+    key_JP = read(key, row, head, state_J, sizes.n_state, K, P)
+    value_JP = read(value, row, head, state_J, sizes.n_state, K, P)
+    d_key_JP = tl.zeros((STATES, P), tl.float32)
+    d_value_JP = tl.zeros((STATES, P), tl.float32)
     # Earlier queries do not see these states.
-    low = tl.maximum(tile * shape.states - sizes.n_state + sizes.n_query, 0)
-    for start in range(low // shape.queries * shape.queries, sizes.n_query, shape.queries):
-        query_I = start + tl.arange(0, shape.queries)
+    low = tl.maximum(tile * STATES - sizes.n_state + sizes.n_query, 0)
+    for start in range(low // QUERIES * QUERIES, sizes.n_query, QUERIES):
+        query_I = start + tl.arange(0, QUERIES)
         is_there_I = query_I < sizes.n_query
         first_I = read_first(first_BL, row, query_I, sizes)
         offset_I = (row * sizes.n_head + head) * sizes.n_query + query_I
         total_I = tl.load(total_BHL + offset_I, mask=is_there_I, other=0.0)
         delta_I = tl.load(delta_BHL + offset_I, mask=is_there_I, other=0.0)
-        query_IP = read(query, row, head, query_I, sizes.n_query, shape)
-        d_out_IP = read(d_out, row, head, query_I, sizes.n_query, shape)
+        query_IP = read(query, row, head, query_I, sizes.n_query, K, P)
+        d_out_IP = read(d_out, row, head, query_I, sizes.n_query, K, P)
         # Transposed, so that the products for keys and values read it from registers.
-        product_JI = tl.dot(key_JP, tl.trans(query_IP), input_precision=shape.precision)
+        product_JI = tl.dot(key_JP, tl.trans(query_IP), input_precision=PRECISION)
         score_JI = score(
             product_JI, scale, bd, row, head,
             query_I[None, :], state_J[:, None], first_I[None, :], sizes,
         )  # fmt: skip
         weight_JI = tl.exp2(score_JI - total_I[None, :])
-        d_weight_JI = tl.dot(value_JP, tl.trans(d_out_IP), input_precision=shape.precision)
+        d_weight_JI = tl.dot(value_JP, tl.trans(d_out_IP), input_precision=PRECISION)
         read_JI = weight_JI
         if dropped is not None:
             kept_JI = keep(dropped, query_I[None, :], state_J[:, None])
             read_JI = tl.where(kept_JI, weight_JI * dropped.factor, 0.0)
             d_weight_JI = tl.where(kept_JI, d_weight_JI * dropped.factor, 0.0)
         d_value_JP = tl.dot(
-            read_JI.to(d_out_IP.dtype), d_out_IP, d_value_JP, input_precision=shape.precision
+            read_JI.to(d_out_IP.dtype), d_out_IP, d_value_JP, input_precision=PRECISION
         )
         d_score_JI = weight_JI * (d_weight_JI - delta_I[None, :])
         d_key_JP = tl.dot(
-            d_score_JI.to(query_IP.dtype), query_IP, d_key_JP, input_precision=shape.precision
+            d_score_JI.to(query_IP.dtype), query_IP, d_key_JP, input_precision=PRECISION
         )
-    write(d_key, row, head, state_J, sizes.n_state, shape, d_key_JP * (scale * LN2))
-    write(d_value, row, head, state_J, sizes.n_state, shape, d_value_JP)
+    write(d_key, row, head, state_J, sizes.n_state, d_key_JP * (scale * LN2), K, P)
+    write(d_value, row, head, state_J, sizes.n_state, d_value_JP, K, P)

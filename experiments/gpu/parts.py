@@ -30,12 +30,14 @@ GOLDEN_RUNS += [(kernel, torch.float32, 1e-3) for kernel in KERNELS if kernel !=
 files, and each kernel in float32."""
 
 
-def compare_kernels(smoke: bool, ends_at: float) -> Findings:
-    """Compare output and gradients of sdpa with the reference's, in both precisions."""
+def compare_kernels(
+    smoke: bool, ends_at: float, kernel: str = "sdpa", attend: correctness.Attend = KERNELS["sdpa"]
+) -> Findings:
+    """Compare output and gradients of a kernel with the reference's, in both precisions."""
     cases = correctness.SMALL[2:] if DEVICE == "cpu" else correctness.ON_GPU
     for dtype in TOLERANCES:
-        row = {"kernel": "sdpa", "dtype": str(dtype)}
-        for case, found in correctness.kernel_differences(KERNELS["sdpa"], dtype, DEVICE, cases):
+        row = {"kernel": kernel, "dtype": str(dtype)}
+        for case, found in correctness.kernel_differences(attend, dtype, DEVICE, cases):
             right = is_right(found, dtype)
             shown = {"largest": max(found.values())} if right else {"found": found}
             yield row | {"case": case, "right": right} | shown

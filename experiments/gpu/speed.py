@@ -14,6 +14,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from experiments.gpu.correctness import Attend
 from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.speed import contestants
 from experiments.speed.cases import Case
@@ -110,9 +111,13 @@ def make_network(case: Case) -> TransformerXL:
         return TransformerXL(replace(case.config, kernel="sdpa"))
 
 
-def make_step(case: Case, compiles: bool = False, captures: bool = False) -> Callable[[], Tensor]:
+def make_step(
+    case: Case, compiles: bool = False, captures: bool = False, attend: Attend | None = None
+) -> Callable[[], Tensor]:
     """Return a function that takes a training step under bf16 autocast, and returns the loss."""
     net = called = make_network(case).train()
+    for layer in net.layers if attend else ():
+        layer.attention.attend = attend
     memory = None
     # Here, because importing Lightning takes half a minute where transformers is installed.
     if compiles:
