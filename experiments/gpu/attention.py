@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -125,6 +126,21 @@ def measure_attention(smoke: bool, ends_at: float) -> Findings:
             if "seconds_forward" in found:
                 seconds[candidate] = found["seconds_forward"] + found["seconds_backward"]
         yield from ({"config": name} | each for each in apply_rule(seconds))
+
+
+def measure_tiles(smoke: bool, ends_at: float) -> Findings:
+    """Time flash with other tiles at the sizes of each network."""
+    if DEVICE == "cpu":
+        yield {"attention": "flash"} | NEEDS_GPU
+        return
+    from experiments.gpu import flash
+
+    for name in NETWORKS:
+        case = load_published(name, smoke)
+        for plan in flash.SWEEP:
+            about = {"config": name, "attention": "flash", "plan": str([*map(tuple, plan)])}
+            with mock.patch.dict(flash.PLANS, dict.fromkeys(flash.PLANS, plan)):
+                yield try_in_time(ends_at, about, time_attention, attend_by_flash, case)
 
 
 def measure_network(smoke: bool, ends_at: float) -> Findings:

@@ -1,6 +1,6 @@
 """Is everything right on this GPU, and how fast is it? Parts run one after the other.
 
-    python -m experiments.gpu.check                         # or make gpu: all parts
+    python -m experiments.gpu.check                         # or make gpu: all but ON_REQUEST
     python -m experiments.gpu.check --only speed trainer    # these parts
     python -m experiments.gpu.check --smoke                 # tiny sizes, on a CPU
 
@@ -40,8 +40,11 @@ PARTS = {
     "flash": ("attention.compare_flash", 60),
     "attention": ("attention.measure_attention", 90),
     "network": ("attention.measure_network", 60),
+    "tiles": ("attention.measure_tiles", 200),
 }
 """Functions that yield findings, as MODULE.NAME, and the seconds that each may take."""
+ON_REQUEST = ("flash", "attention", "network", "tiles")
+"""They measure candidates, which no network uses: only where --only names them."""
 EXIT_CODES = {"all right": 0, "not all right": 1, "incomplete": 2}
 
 
@@ -152,7 +155,8 @@ def judge(result: dict[str, Any]) -> str:
 def main() -> None:
     """Run parts, or one of them, as the first process asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], help="parts")
+    always = [name for name in PARTS if name not in ON_REQUEST]
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=always, help="parts")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on a CPU too")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for all parts")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder")

@@ -57,6 +57,13 @@ PLANS = {
     128: Plan(Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(32, 64, 4, 2)),
 }
 """By the largest head width: the largest tiles that need no memory beside registers on sm_90."""
+SWEEP = (
+    Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
+    Plan(Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(32, 128, 8, 2)),
+    Plan(Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2), Tiles(32, 64, 4, 2)),
+    Plan(Tiles(64, 128, 8, 2), Tiles(64, 32, 4, 2), Tiles(64, 128, 8, 2)),
+)
+"""Others to measure."""
 SMALL = Plan(Tiles(64, 32, 8, 1), Tiles(64, 32, 8, 1), Tiles(32, 64, 8, 1))
 """For float32: right, not fast, as no tensor core multiplies it."""
 
