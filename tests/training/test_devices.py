@@ -167,7 +167,9 @@ def test_slurm_on_the_machine_is_no_reason_for_a_warning(accepted, small, tmp_pa
     assert "srun" not in said.err
 
 
-def test_devices_that_share_a_model_read_different_rows():
+def test_devices_that_share_a_model_read_different_rows(monkeypatch):
+    # Lightning's environment sets it, for the whole process.
+    monkeypatch.setattr(rank_zero_only, "rank", 0)
     strategy = FSDP2Strategy()
     strategy.cluster_environment = LightningEnvironment()
     strategy.cluster_environment.set_world_size(4)
