@@ -1,0 +1,110 @@
+"""A matrix as state, read in chunks, equals its recurrence, token by token."""
+
+import pytest
+import torch
+
+from txl_lightning.networks import gated_delta_net, mamba2
+from txl_lightning.networks.matrix_state import convolve_causally, read_in_chunks
+
+B, H, K, P = 3, 2, 5, 4
+FAR = 1 << 30  # a document that began long ago
+
+
+def read_delta_token(state, q, k, v, write, decay):
+    """Equation 10 of Yang et al. 2024, for one token of one head."""
+    state = decay * (state - write * torch.outer(state @ k, k)) + write * torch.outer(v, k)
+    return state, state @ q
+
+
+def read_mamba_token(state, q, k, v, decay):
+    """Equation 1 of Dao and Gu 2024, for one token of one head: C is q, B is k, d_t x_t is v."""
+    state = decay * state + torch.outer(v, k)
+    return state, state @ q
+
+
+NETWORKS = {
+    "gated_delta_net": (gated_delta_net.read_chunk, read_delta_token, 4),
+    "mamba2": (mamba2.read_chunk, read_mamba_token, 3),
+}
+
+
+def make_inputs(n_input, n_token):
+    random = torch.Generator().manual_seed(n_token)
+    sizes = [(K,), (K,), (P,), (1,)][:n_input]
+    inputs = [torch.randn(B, n_token, H, *size, generator=random).double() for size in sizes]
+    inputs[1] = torch.nn.functional.normalize(inputs[1], dim=-1)
+    if n_input == 4:
+        inputs[3] = inputs[3].sigmoid()
+    log_decay = -torch.rand(B, n_token, H, generator=random).double()
+    state = torch.randn(B, H, P, K, generator=random).double()
+    return [each.requires_grad_() for each in (*inputs, log_decay, state)]
+
+
+def read_slowly(read_token, inputs, doc_pos):
+    *inputs, log_decay, state = inputs
+    outputs = torch.zeros(B, log_decay.size(1), H, P).double()
+    after = torch.zeros(B, H, P, K).double()
+    for b in range(B):
+        for h in range(H):
+            s = state[b, h]
+            for t in range(log_decay.size(1)):
+                s = s * (doc_pos[b, t] > 0)
+                values = (each[b, t, h] for each in inputs)
+                s, outputs[b, t, h] = read_token(s, *values, log_decay[b, t, h].exp())
+            after[b, h] = s
+    return outputs, after
+
+
+def make_documents(kind, n_token):
+    doc_pos = torch.full((B, n_token), FAR) + torch.arange(n_token)
+    if kind == "begin in rows":
+        doc_pos[0] = torch.arange(n_token)
+        start = n_token // 2
+        doc_pos[1, start:] = torch.arange(n_token - start)
+        doc_pos[2, n_token - 1] = 0
+    return doc_pos
+
+
+@pytest.mark.parametrize("documents", ["go on", "begin in rows"])
+@pytest.mark.parametrize(("n_token", "chunk_len"), [(1, 64), (7, 64), (9, 4), (8, 4), (3, 1)])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_chunks_read_as_the_recurrence_does_with_all_gradients(name, n_token, chunk_len, documents):
+    read_chunk, read_token, n_input = NETWORKS[name]
+    *inputs, state = tensors = make_inputs(n_input, n_token)
+    doc_pos = make_documents(documents, n_token)
+    fast = read_in_chunks(read_chunk, inputs, state, doc_pos, chunk_len)
+    slow = read_slowly(read_token, tensors, doc_pos)
+    torch.testing.assert_close(fast, slow)
+    gradients = [
+        torch.autograd.grad(sum((each * each).sum() for each in result), tensors)
+        for result in (fast, slow)
+    ]
+    torch.testing.assert_close(*gradients)
+
+
+def test_strong_decay_has_finite_gradients():
+    *inputs, log_decay, state = make_inputs(3, 64)
+    chunk = [*inputs, log_decay * 1e4]
+    outputs, after = read_in_chunks(mamba2.read_chunk, chunk, state, make_documents("", 64), 64)
+    (outputs.sum() + after.sum()).backward()
+    assert all(each.grad.isfinite().all() for each in (*inputs, log_decay, state))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 5])
+def test_convolution_reads_the_last_tokens_of_a_document_across_segments(cut):
+    n_token, n_tap = 7, 4
+    x = torch.randn(B, n_token, 3).double()
+    weight = torch.randn(3, n_tap).double()
+    before = torch.randn(B, n_tap - 1, 3).double()
+    doc_pos = make_documents("begin in rows", n_token)
+    first, left = convolve_causally(x[:, :cut], before, weight, doc_pos[:, :cut])
+    second, last = convolve_causally(x[:, cut:], left, weight, doc_pos[:, cut:])
+    actual = torch.cat([first, second], 1)
+    joined = torch.cat([before, x], 1)
+    for b in range(B):
+        for t in range(n_token):
+            taps = min(n_tap, int(doc_pos[b, t]) + 1)
+            stop = n_tap + t
+            expected = (joined[b, stop - taps : stop] * weight.T[n_tap - taps :]).sum(0)
+            torch.testing.assert_close(actual[b, t], expected)
+    torch.testing.assert_close(last, joined[:, -(n_tap - 1) :])

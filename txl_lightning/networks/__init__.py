@@ -1,0 +1,7 @@
+"""Networks whose memories are compared with the Transformer-XL's, each in one file."""
+
+from .gated_delta_net import GatedDeltaNetConfig
+from .lstm import LSTMConfig
+from .mamba2 import Mamba2Config
+
+__all__ = ["GatedDeltaNetConfig", "LSTMConfig", "Mamba2Config"]
