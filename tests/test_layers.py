@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 LAYERS = {
     "errors": 0, "files": 0, "imports": 0, "machine": 0, "process": 0, "tables": 0, "terminal": 0,
     "model": 1, "data": 1, "command_line": 1,
-    "evaluation": 2, "generation": 2, "runs": 2,
+    "networks": 2, "evaluation": 2, "generation": 2, "runs": 2,
     "checkpoints": 3, "analysis": 3,
     "convert": 4,
     "training": 5, "sweeps": 5, "hub": 5,

@@ -12,6 +12,12 @@ from typing import Any
 from .errors import ClassError, require
 
 ALLOWED: list[str] = []  # packages given by --allow_imports
+NETWORKS = {
+    "GatedDeltaNet": "txl_lightning.networks.gated_delta_net.GatedDeltaNetConfig",
+    "LSTM": "txl_lightning.networks.lstm.LSTMConfig",
+    "Mamba2": "txl_lightning.networks.mamba2.Mamba2Config",
+}
+"""The configs of this package's other networks, by the names that `model.net` takes."""
 REFUSED = "a config may not import {}; if it is your own, add --allow_imports {} to the command"
 IN_PYTHON = "txl_lightning.imports.allow_imports([{!r}])"
 LOCAL = (
@@ -87,7 +93,8 @@ def refuse_class(name: str) -> str:
 def import_class(key: str, name: str) -> Any:
     """Import the class that a setting names; a ClassError if it is not allowed, or is missing."""
     module, _, attribute = name.rpartition(".")
-    if not any(name.startswith(f"{allowed}.") for allowed in ALLOWED):
+    is_ours = name in NETWORKS.values()
+    if not is_ours and not any(name.startswith(f"{allowed}.") for allowed in ALLOWED):
         raise ClassError(f"{key}: {refuse_class(name)}")
     try:
         return getattr(import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""Properties of every network with the contract: TransformerXL, that of the page, and an LSTM."""
+"""Properties of every network with the contract: of the package, of the page, of experiments."""
 
 import re
 from functools import partial
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments.other_networks.lstm import LSTMConfig
-from txl_lightning import TransformerXLConfig
+from txl_lightning import TransformerXLConfig, networks
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.config import describe_config
 from txl_lightning.model.contract import join_rows
@@ -17,7 +17,14 @@ from txl_lightning.model.reading import Reader
 CONFIGS = {
     "TransformerXL": lambda: TransformerXLConfig(n_token=11, n_layer=2, d_model=8, mem_len=40),
     "page": None,
-    "LSTM": lambda: LSTMConfig(n_token=11, width=8),
+    "experiments' LSTM": lambda: LSTMConfig(n_token=11, width=8),
+    "LSTM": lambda: networks.LSTMConfig(n_token=11, n_layer=2, d_model=8),
+    "GatedDeltaNet": lambda: networks.GatedDeltaNetConfig(
+        n_token=11, n_layer=2, d_model=8, chunk_len=5
+    ),
+    "Mamba2": lambda: networks.Mamba2Config(
+        n_token=11, n_layer=2, d_model=8, d_head=4, d_state=6, chunk_len=5
+    ),
 }
 TOKENS = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(1))
 

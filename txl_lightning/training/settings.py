@@ -36,7 +36,7 @@ from ..errors import (
     shorten,
 )
 from ..files import dump_yaml, find_config, load_yaml
-from ..imports import names_class
+from ..imports import NETWORKS, names_class
 from ..model.config import CLASS
 
 WORDS = "command line"
@@ -223,8 +223,8 @@ def read_sections(tree: Tree, above: str = "") -> Tree:
 
 def read_section(key: str, value: Any) -> Tree:
     """Return a section, given as a mapping, as a file with one, or as the network's class."""
-    if key == "model.net" and names_class(value):
-        return {CLASS: value}
+    if key == "model.net" and isinstance(value, str) and (value in NETWORKS or names_class(value)):
+        return {CLASS: NETWORKS.get(value, value)}
     content = value
     if isinstance(value, str):
         is_file = os.path.isfile(expand_home(value))
