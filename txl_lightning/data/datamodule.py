@@ -168,12 +168,15 @@ class CorpusDataModule(LightningDataModule):
                 value = getattr(config, name)
                 require(value == only, f"data.{name}", value, f"{only or 'null'} {reason}")
         order = make_order(config.order, tokens, config.restart_len, config.seed)
-        lengths = FixedLengths(config.tgt_len)
+        # A step reads so many segments at once.
+        n_joined = self.count_joined()
+        lengths = FixedLengths(config.tgt_len * n_joined)
         if config.segments == "varlen":
             lengths = VarlenLengths(config.tgt_len, config.seed)
         how = {"lengths": lengths, "order": order, "ext_len": config.ext_len}
         fix = "lower data.batch_size or data.tgt_len, or give more text"
-        stream = self._make_stream("train", config.batch_size, config.tgt_len, fix, **how)
+        tgt_len = config.tgt_len * n_joined
+        stream = self._make_stream("train", config.batch_size, tgt_len, fix, **how)
         batches = self.trainer.overfit_batches if self.trainer else 0
         # Lightning also accepts a fraction of a pass.
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
@@ -192,7 +195,20 @@ class CorpusDataModule(LightningDataModule):
         names = (*SIZES, *IN_ORDER)
         if self._select_settings(IN_ORDER) != IN_ORDER:
             names += ("seed",)
-        return {"text": self.store.fingerprint} | self._select_settings(names)
+        settings = {"text": self.store.fingerprint} | self._select_settings(names)
+        n_joined = self.count_joined()
+        return settings | {"tgt_len": self.config.tgt_len * n_joined}
+
+    def count_joined(self) -> int:
+        """Return the segments of a training step, between which gradients flow."""
+        module = self.trainer and self.trainer.lightning_module
+        n_joined = module.hparams.get("gradient_segments", 1) if module else 1
+        if n_joined > 1:
+            for name, only in {"segments": "fixed", "ext_len": 0}.items():
+                value = getattr(self.config, name)
+                expected = f"{only}, as model.gradient_segments is {n_joined}"
+                require(value == only, f"data.{name}", value, expected)
+        return n_joined
 
     def on_before_batch_transfer(self, segment: Segment, dataloader_idx: int) -> Segment:
         # Copies from unpinned memory wait until the GPU has finished earlier work.

@@ -100,6 +100,18 @@ class Segment(NamedTuple):
         tensors = {name: getattr(self, name)[which] for name in TENSORS}
         return self._replace(**tensors, host_targets_BL=on_host)
 
+    def cut(self, part_len: int) -> list[Segment]:
+        """Return parts of part_len tokens in order, each of which is read after the one before.
+
+        loss_denominator still counts all. Nothing may be read again.
+        """
+        assert not self.n_context and not self.n_reread
+        split = {name: getattr(self, name).split(part_len, dim=1) for name in TENSORS}
+        if self.host_targets_BL is not None:
+            split["host_targets_BL"] = self.host_targets_BL.split(part_len, dim=1)
+        parts = zip(*split.values(), strict=True)
+        return [self._replace(**dict(zip(split, part, strict=True))) for part in parts]
+
     def choose_targets(self, head: Any) -> Tensor:
         """Return the targets where a network's softmax reads them: on its device, or the host."""
         use_host = getattr(head, "reads_targets", False) and self.host_targets_BL is not None

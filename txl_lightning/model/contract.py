@@ -18,9 +18,11 @@ from .parts import is_changed
 
 
 class AnyMemory(Protocol):
-    """Memory of the rows that a network has read, as a value: frozen, without gradient.
+    """Memory of the rows that a network has read, as a value: frozen.
 
-    If it has filled_B, the number of states that count in each row, training logs their mean.
+    It may have a gradient, which training stops after each step. If it has filled_B, the number of
+    states that count in each row, training logs their mean. If it has no gradient by itself,
+    `keep_gradient` may return a memory after which the next ones have.
     """
 
     @property
@@ -74,6 +76,16 @@ class Network(Protocol):
 
     def __call__(self, tokens_BL: Tensor, *inputs: Any) -> tuple[Tensor, AnyMemory]:
         """Return logits_BLV of the token after each, and the next memory, from inputs of `loss`."""
+
+
+def keep_gradient(memory: AnyMemory) -> AnyMemory:
+    """Return a memory after which gradients flow from segment to segment, if the network can."""
+    return memory.keep_gradient() if hasattr(memory, "keep_gradient") else memory
+
+
+def stop_gradient(memory: AnyMemory) -> AnyMemory:
+    """Return SG(memory), the same values without gradient."""
+    return memory.restore({name: each.detach() for name, each in memory.tensors().items()})
 
 
 def join_rows(memory: AnyMemory, parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -65,7 +65,9 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory:
-    """The last M hidden states that each layer reads, newest last, without gradient.
+    """The last M hidden states that each layer reads, newest last.
+
+    They have no gradient, as in the paper, or one into the segments before (`keep_gradient`).
 
     The shape is constant. Only the newest `filled_B` states of a row count; others are masked.
 
@@ -81,6 +83,8 @@ class Memory:
     """Largest relative distance; larger ones are clamped. None: no limit."""
     same_length: SameLength = None
     """Number of states that each query attends to; None: all."""
+    has_gradient: bool = False
+    """False: the stop-gradient SG is applied to new states."""
 
     def __post_init__(self) -> None:
         is_each = self.filled_B.shape == (self.batch_size,)
@@ -125,11 +129,11 @@ class Memory:
         return torch.arange(farthest, -1, -1, device=device).clamp(min=0, max=self.clamp_len)
 
     def update(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
-        """Return SG([m o h])[-M:], without the last n_reread tokens: the next segment reads them.
+        """Return SG([m o h])[-M:], or [m o h][-M:] with a gradient, without the last n_reread tokens: the next segment reads them.
 
         `states` are the h_BLD of each layer for the segment of `mask_BLS`.
         """
-        h_NBLD = torch.stack([state.detach() for state in states])
+        h_NBLD = torch.stack([h if self.has_gradient else h.detach() for h in states])
         stop = h_NBLD.size(2) - n_reread
         n_new = min(stop, self.mem_len)
         # `h[-mem_len:]` would keep everything if mem_len is 0.
@@ -145,7 +149,12 @@ class Memory:
         if n_new:
             # Negative padding removes entries.
             h_NBMD = F.pad(h_NBMD, (0, 0, n_new, 0))
-        return Memory(h_NBMD, self.filled_B.clamp(max=lengths.mem_len), *lengths[1:])
+        filled_B = self.filled_B.clamp(max=lengths.mem_len)
+        return Memory(h_NBMD, filled_B, *lengths[1:], self.has_gradient)
+
+    def keep_gradient(self) -> Memory:
+        """Return a memory whose next ones have a gradient into the segments before."""
+        return replace(self, has_gradient=True)
 
     def rows(self, index_B: Tensor | slice) -> Memory:
         """Return these rows, in this order; a row may occur twice."""

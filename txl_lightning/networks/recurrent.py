@@ -72,6 +72,8 @@ class StateMemory:
 
     state_N: tuple[State, ...]
     mem_len: int
+    has_gradient: bool = False
+    """False: the states have no gradient into the segment before."""
 
     @property
     def batch_size(self) -> int:
@@ -100,6 +102,10 @@ class StateMemory:
     def resize(self, lengths: ContextLengths) -> StateMemory:
         require_carried(lengths.mem_len)
         return replace(self, mem_len=lengths.mem_len).forget_uncarried()
+
+    def keep_gradient(self) -> StateMemory:
+        """Return a memory whose next ones have a gradient into the segments before."""
+        return replace(self, has_gradient=True)
 
     def forget_uncarried(self) -> StateMemory:
         """Return an empty memory if mem_len is 0: the next segment begins with no state."""
@@ -161,7 +167,8 @@ class RecurrentNetwork(nn.Module):
         if n_reread:
             reread_BLD, _ = self.read(tokens_BL[:, n_new:], memory, doc_pos_BL[:, n_new:])
             h_BLD = torch.cat([h_BLD, reread_BLD], dim=1)
-        return h_BLD, memory.change_each(Tensor.detach).forget_uncarried()
+        memory = memory if memory.has_gradient else memory.change_each(Tensor.detach)
+        return h_BLD, memory.forget_uncarried()
 
     def read(
         self, tokens_BL: Tensor, memory: StateMemory, doc_pos_BL: Tensor

@@ -79,6 +79,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
         compile: Compile the layers with torch.compile, once for all: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
         cuda_graph: On one GPU, start each training segment as two CUDA graphs. Not run there yet.
+        gradient_segments: Segments that a step reads, with gradient through the memories between
+            them; the paper's is 1.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         compile: bool = False,
         recompute: bool = False,
         cuda_graph: bool = False,
+        gradient_segments: int = 1,
     ) -> None:
         super().__init__()
         self.optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
@@ -100,6 +103,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         with prefix_errors("eval", "_"):
             eval_lengths = EvalLengths(eval_mem_len, eval_clamp_len, eval_same_length)
             eval_lengths.resolve(net)
+        require(gradient_segments >= 1, "gradient_segments", gradient_segments, "at least 1")
         if eval_mem_len and not net.mem_len:
             reason = "evaluation reads a memory that the network is trained without"
             warnings.warn(f"model.eval_mem_len {eval_mem_len}: {reason}", stacklevel=2)
@@ -110,6 +114,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         plain |= {f"eval_{name}": value for name, value in vars(eval_lengths).items()}
         plain |= {"compile": bool(compile), "recompute": bool(recompute)}
         plain |= {"cuda_graph": bool(cuda_graph)}
+        plain |= {"gradient_segments": gradient_segments}
         self.save_hyperparameters(ignore=["net", "optim"])
         self.save_hyperparameters(plain)
         self.step_before = -1
@@ -146,7 +151,9 @@ class LanguageModel(HoldsNetwork, LightningModule):
         self.ends_step = self.is_last_of_step(batch_idx)
         memory = self.memory_bank.get("train", 0, segment.tokens_BL)
         n_part = self.corpus.config.micro_batches if self.corpus else 1
-        nats_BL, memory = segment_loss(self.captured or self.net, segment, memory, n_part)
+        part_len = self.find_part_len(segment)
+        net = self.captured or self.net
+        nats_BL, memory = segment_loss(net, segment, memory, n_part, part_len)
         self.memory_bank.stage("train", 0, memory)
         n_row = len(segment.tokens_BL)
         n_rank = self.trainer.world_size
@@ -156,6 +163,13 @@ class LanguageModel(HoldsNetwork, LightningModule):
             self.log_training(memory)
         # The denominator covers all ranks: DDP averages losses of unequal numbers of targets.
         return nats_BL.sum() / (self.n_target or 1)
+
+    def find_part_len(self, segment: Segment) -> int | None:
+        """Return the length of the segments that a step reads; None if it reads one."""
+        n_part = self.hparams["gradient_segments"]
+        if n_part == 1:
+            return None
+        return self.corpus.config.tgt_len if self.corpus else -(-segment.new_len // n_part)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         weight = self.step_mean.weigh(self.n_target)

@@ -15,10 +15,11 @@ from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
+from ..errors import require
 from ..model import EvalLengths, Network, accumulator_dtype
 from ..model.adaptation import Adaptation
 from ..model.config import require_transformer_xl
-from ..model.contract import AnyMemory, join_rows
+from ..model.contract import AnyMemory, join_rows, keep_gradient, stop_gradient
 from ..model.memory import Memory
 from ..model.reading import Reader, score_segment
 
@@ -109,9 +110,12 @@ def capture_network(module: Any) -> Any:
 
 
 def segment_loss(
-    net: Network, segment: Segment, memory: AnyMemory, n_part: int = 1
+    net: Network, segment: Segment, memory: AnyMemory, n_part: int = 1, part_len: int | None = None
 ) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory after it.
+
+    With part_len, it is several segments of so many tokens, with gradient through their memories.
+    The memory that is returned has no gradient: here a step ends.
 
     The rows are computed in n_part parts (micro-batches). The backward pass recomputes each part,
     with the same random numbers, just before its gradient, so that the activations of only one part
@@ -120,17 +124,36 @@ def segment_loss(
     """
     n_row = len(segment.tokens_BL)
     if min(n_part, n_row) == 1:
-        return score_segment(net, segment, memory)
-    part_len = -(-n_row // n_part)
+        if part_len is not None:
+            return score_parts(net, segment.cut(part_len), memory)
+        nats_BL, memory = score_segment(net, segment, memory)
+        return nats_BL, stop_gradient(memory)
+    rows_len = -(-n_row // n_part)
     nats = []
     memories = []
-    for start in range(0, n_row, part_len):
-        rows = slice(start, start + part_len)
-        inputs = net, segment.rows(rows), memory.rows(rows)
+    for start in range(0, n_row, rows_len):
+        rows = slice(start, start + rows_len)
+        inputs = net, segment.rows(rows), memory.rows(rows), 1, part_len
         part_BL, part_memory = checkpoint(segment_loss, *inputs, use_reentrant=False)
         nats.append(part_BL)
         memories.append(part_memory.tensors())
     return torch.cat(nats), memory.restore(join_rows(part_memory, memories))
+
+
+def score_parts(
+    net: Network, segments: list[Segment], memory: AnyMemory
+) -> tuple[Tensor, AnyMemory]:
+    """Return nats_BL of segments in order, with gradient through the memories between them."""
+    memory = keep_gradient(memory)
+    parts = []
+    for segment in segments:
+        nats_BL, memory = score_segment(net, segment, memory)
+        parts.append(nats_BL)
+    has_gradient = any(each.requires_grad for each in memory.tensors().values())
+    if torch.is_grad_enabled() and len(segments) > 1:
+        expected = f"1, as the memory of {type(net).__name__} has no gradient"
+        require(has_gradient, "model.gradient_segments", len(segments), expected)
+    return torch.cat(parts, dim=1), stop_gradient(memory)
 
 
 def count_targets(batch: Any, segment: Segment, trainer: Trainer) -> float:
