@@ -54,7 +54,8 @@ class State(NamedTuple):
         return State(self.h_NBD.to(device), self.c_NBD.to(device), self.mem_len)
 
     def resize(self, lengths):
-        return self._replace(mem_len=lengths.mem_len)
+        state = (each * (lengths.mem_len > 0) for each in (self.h_NBD, self.c_NBD))
+        return State(*state, lengths.mem_len)
 
 
 class LSTM(nn.Module):

@@ -87,7 +87,7 @@ def test_tokens_before_a_document_have_no_effect_on_it(net):
     assert not net(TOKENS.flip(1), net(TOKENS)[1])[0].equal(net(TOKENS.flip(1))[0])
 
 
-def test_memory_has_no_gradient_and_its_rows_are_taken_and_joined(net):
+def test_memory_has_no_gradient_unless_asked_and_its_rows_are_taken_and_joined(net):
     _, memory = net(TOKENS)
     assert memory.batch_size == 3
     assert not any(tensor.requires_grad for tensor in memory.tensors().values())
@@ -170,15 +170,113 @@ def test_faults_of_rows_and_of_the_loss_are_refused_with_the_reason(own_package,
         check_network(net)
 
 
-def test_memory_with_a_gradient_is_refused_with_its_name(own_package, monkeypatch):
+def forget_to_restore(memory, tensors):
+    return memory._replace(h_BD=0 * tensors["h_BD"])
+
+
+def restore_own_rows(memory, tensors):
+    return memory._replace(h_BD=tensors["h_BD"][:1])
+
+
+def resize_to_nothing(memory, lengths):
+    return memory._replace(h_BD=0 * memory.h_BD, mem_len=lengths.mem_len)
+
+
+def resize_without_change(memory, lengths):
+    return memory._replace(mem_len=lengths.mem_len)
+
+
+def move_another(memory, device):
+    return memory._replace(h_BD=memory.h_BD.flip(0))
+
+
+MEMORIES = {
+    forget_to_restore: ("restore", "memory.restore gives another memory"),
+    restore_own_rows: ("restore", ""),
+    resize_to_nothing: ("resize", "memory.resize gives another memory"),
+    resize_without_change: ("resize", "memory.resize leaves something where mem_len is 0"),
+    move_another: ("to", "memory.to gives another memory"),
+}
+
+
+@pytest.mark.parametrize("fault", MEMORIES)
+def test_memory_with_a_faulty_method_is_refused_with_its_name(own_package, monkeypatch, fault):
+    method, problem = MEMORIES[fault]
+    monkeypatch.setattr(own_package.MyMemory, method, fault)
+    with pytest.raises(ValueError, match=f"network: .*{problem}"):
+        check_network(own_package.MyConfig(n_token=11, width=8).build())
+
+
+def carry_in_evaluation(net, batch_size, lengths=None):
+    return net.plain_memory(batch_size)
+
+
+def carry_in_training(net, batch_size, lengths=None):
+    memory = net.plain_memory(batch_size, lengths)
+    return memory if lengths else memory._replace(mem_len=1)
+
+
+CARRIED = {carry_in_evaluation: "in evaluation", carry_in_training: "in training"}
+
+
+@pytest.mark.parametrize("fault", CARRIED)
+def test_network_that_carries_its_state_without_memory_is_refused(own_package, monkeypatch, fault):
+    kind = own_package.MyNetwork
+    monkeypatch.setattr(kind, "plain_memory", kind.empty_memory, raising=False)
+    monkeypatch.setattr(kind, "empty_memory", fault)
+    problem = f"network: {CARRIED[fault]}, memory has tokens where mem_len is 0"
+    with pytest.raises(ValueError, match=problem):
+        check_network(own_package.MyConfig(n_token=11, width=8).build())
+
+
+def test_loss_of_other_targets_than_the_last_is_refused(net):
+    class Faulty(type(net)):
+        def loss(self, tokens_BL, targets_BL, *inputs):
+            n_target = targets_BL.size(1)
+            return super().loss(tokens_BL[:, :n_target], targets_BL, *inputs)
+
+    net.__class__ = Faulty
+    problem = "network: loss is not that of the logits, of targets of the last tokens"
+    with pytest.raises(ValueError, match=problem):
+        check_network(net)
+
+
+def pass_no_gradient(net, logits_BLV, memory):
+    return memory._replace(h_BD=memory.h_BD + 0 * net.head.bias.sum())
+
+
+def declare_a_gradient(net, logits_BLV, memory):
+    type(memory).keep_gradient = lambda memory: memory
+    return memory
+
+
+def keep_the_graph(net, logits_BLV, memory):
+    """Carry the last logits in the network itself, beside its memory."""
+    before = getattr(net, "before", None)
+    net.before = logits_BLV[:, -1:]
+    if before is not None and before.requires_grad:
+        logits_BLV += 0 * before
+    return memory
+
+
+GRADIENTS = {
+    pass_no_gradient: "memory passes no gradient to the segment before",
+    declare_a_gradient: "memory has no gradient after keep_gradient",
+    keep_the_graph: "a gradient reaches the segment before, though memory has none",
+}
+
+
+@pytest.mark.parametrize("fault", GRADIENTS)
+def test_gradient_of_another_reach_than_declared_is_refused(own_package, monkeypatch, fault):
     forward = own_package.MyNetwork.forward
 
-    def keep_gradient(net, *inputs):
+    def change_memory(net, *inputs):
         logits_BLV, memory = forward(net, *inputs)
-        return logits_BLV, memory._replace(h_BD=memory.h_BD + 0 * net.head.bias.sum())
+        logits_BLV = logits_BLV.clone()
+        return logits_BLV, fault(net, logits_BLV, memory)
 
-    monkeypatch.setattr(own_package.MyNetwork, "forward", keep_gradient)
-    with pytest.raises(ValueError, match="network: h_BD of the memory has a gradient; detach it"):
+    monkeypatch.setattr(own_package.MyNetwork, "forward", change_memory)
+    with pytest.raises(ValueError, match=f"network: {GRADIENTS[fault]}"):
         check_network(own_package.MyConfig(n_token=11, width=8).build())
 
 

@@ -105,7 +105,7 @@ class Segment(NamedTuple):
 
         loss_denominator still counts all. Nothing may be read again.
         """
-        assert not self.n_context and not self.n_reread
+        assert self.n_context == self.n_reread == 0
         split = {name: getattr(self, name).split(part_len, dim=1) for name in TENSORS}
         if self.host_targets_BL is not None:
             split["host_targets_BL"] = self.host_targets_BL.split(part_len, dim=1)

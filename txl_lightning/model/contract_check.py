@@ -4,74 +4,162 @@ B rows   L tokens in the segment   V vocabulary
 """
 
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from .config import find_network
-from .contract import Network
+from .config import EvalLengths, find_network
+from .contract import AnyMemory, Network, keep_gradient, stop_gradient
 
 
-def check_network(net: Network, tgt_len: int = 8) -> None:
+def check_network(net: Network, tgt_len: int = 8, device: str | torch.device = "cpu") -> None:
     """Raise ValueError if a network looks ahead, mixes rows, or remembers or scores wrong tokens.
 
-    A copy is checked, in float64 and with random weights. Its memory must hold tgt_len tokens.
+    A copy is checked on a device, in float64 and with random weights. Its memory must hold tgt_len
+    tokens.
     """
     net = find_network(net)
     try:
-        check_copy(net, tgt_len)
-    except RuntimeError as error:
+        copied = randomize_copy(net).to(device)
+        for length in {tgt_len, getattr(net.config, "unit_len", tgt_len)}:
+            check_copy(copied, length)
+    except (RuntimeError, TypeError, LookupError, AttributeError) as error:
         raise describe_problem(error) from error
 
 
 @torch.no_grad()
-def check_copy(net: Network, tgt_len: int) -> None:
+def randomize_copy(net: Network) -> Network:
     random = torch.Generator().manual_seed(0)
     net = deepcopy(net).cpu().double().eval()
     for parameter in net.parameters():
         # Some initial weights are zero, and hide what they multiply.
         parameter += 0.3 * torch.randn(parameter.shape, generator=random, dtype=parameter.dtype)
+    return net
+
+
+def check_copy(net: Network, tgt_len: int) -> None:
+    device = next(net.parameters()).device
+    random = torch.Generator().manual_seed(1)
+    tokens_BL = torch.randint(net.config.n_token, (3, 2 * tgt_len), generator=random).to(device)
+    with torch.no_grad():
+        whole_BLV, _ = net(tokens_BL)
+        check_order(net, tokens_BL, whole_BLV)
+        memory = check_segments(net, tokens_BL, whole_BLV)
+        check_memory(net, tokens_BL[:, tgt_len:], memory, whole_BLV[:, tgt_len:])
+        check_reread(net, tokens_BL, whole_BLV)
+        check_documents(net, tokens_BL, whole_BLV)
+        check_targets(net, tokens_BL, whole_BLV)
+        check_no_memory(net, tokens_BL)
+    check_gradients(net, tokens_BL)
+
+
+def check_order(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
     n_token = net.config.n_token
-    tokens_BL = torch.randint(n_token, (3, 2 * tgt_len), generator=random)
-    whole_BLV, _ = net(tokens_BL)
-    for end in range(1, 2 * tgt_len):
+    for end in range(1, tokens_BL.size(1)):
         later_BL = (tokens_BL[:, end:] + 1) % n_token
         changed_BLV, _ = net(torch.cat([tokens_BL[:, :end], later_BL], 1))
         require_equal(changed_BLV[:, :end], whole_BLV[:, :end], "logits change with later tokens")
     require_equal(net(tokens_BL[1:2])[0], whole_BLV[1:2], "logits change with other rows")
-    first_BLV, memory = net(tokens_BL[:, :tgt_len])
-    second_BLV, _ = net(tokens_BL[:, tgt_len:], memory)
-    problem = f"two segments of {tgt_len} tokens have other logits than one with both"
+
+
+def check_segments(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> AnyMemory:
+    """Compare two segments with one of both, and, of a network with units, two units."""
+    half = tokens_BL.size(1) // 2
+    first_BLV, memory = net(tokens_BL[:, :half])
+    second_BLV, _ = net(tokens_BL[:, half:], memory)
+    problem = f"two segments of {half} tokens have other logits than one with both"
     require_equal(torch.cat([first_BLV, second_BLV], 1), whole_BLV, problem)
-    second_BLV, _ = net(tokens_BL[[2, 0], tgt_len:], memory.rows(torch.tensor([2, 0])))
-    require_equal(second_BLV, whole_BLV[[2, 0], tgt_len:], "memory.rows gives other rows")
-    check_targets(net, tokens_BL, whole_BLV)
-    n_reread = tgt_len // 2
-    _, memory = net(tokens_BL[:, : tgt_len + n_reread], None, None, n_reread)
-    second_BLV, _ = net(tokens_BL[:, tgt_len:], memory)
-    require_equal(second_BLV, whole_BLV[:, tgt_len:], "memory has tokens of n_reread")
-    check_documents(net, tokens_BL, whole_BLV)
-    check_gradients(net, tokens_BL)
+    return memory
 
 
-@torch.enable_grad()
-def check_gradients(net: Network, tokens_BL: torch.Tensor) -> None:
-    _, memory = net(tokens_BL)
-    for name, tensor in memory.tensors().items():
-        if tensor.requires_grad:
-            raise describe_problem(f"{name} of the memory has a gradient; detach it")
+def check_memory(net: Network, tokens_BL: Tensor, memory: AnyMemory, expected_BLV: Tensor) -> None:
+    """Read a segment after a memory that the methods of a memory have copied."""
+    rows_B = torch.tensor([2, 0], device=tokens_BL.device)
+    read_BLV, _ = net(tokens_BL[rows_B], memory.rows(rows_B))
+    require_equal(read_BLV, expected_BLV[rows_B], "memory.rows gives other rows")
+    use = EvalLengths().resolve(net.config)
+    copies = {
+        "restore": net.empty_memory(1).restore(memory.tensors()),
+        "to": memory.to(tokens_BL.device),
+        "resize": memory.resize(use),
+    }
+    for name, copied in copies.items():
+        read_BLV, _ = net(tokens_BL, copied)
+        require_equal(read_BLV, expected_BLV, f"memory.{name} gives another memory")
+        is_right = copied.batch_size == len(tokens_BL)
+        require_true(is_right, f"memory.{name} gives another batch_size")
+    read_BLV, _ = net(tokens_BL, memory.resize(use._replace(mem_len=0)))
+    problem = "memory.resize leaves something where mem_len is 0"
+    require_equal(read_BLV, net(tokens_BL)[0], problem)
 
 
-def check_targets(net: Network, tokens_BL: torch.Tensor, whole_BLV: torch.Tensor) -> None:
+def check_reread(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
+    half = tokens_BL.size(1) // 2
+    n_reread = half // 2
+    _, memory = net(tokens_BL[:, : half + n_reread], None, None, n_reread)
+    second_BLV, _ = net(tokens_BL[:, half:], memory)
+    require_equal(second_BLV, whole_BLV[:, half:], "memory has tokens of n_reread")
+
+
+def check_no_memory(net: Network, tokens_BL: Tensor) -> None:
+    """Check that nothing is carried where mem_len is 0, in evaluation or in training."""
+    first_BL, second_BL = tokens_BL.chunk(2, dim=1)
+    alone_BLV, _ = net(second_BL)
+    forgetful = replace(net.config, mem_len=0).build().to(alone_BLV).eval()
+    forgetful.load_state_dict(net.state_dict())
+    memories = {
+        "evaluation": (net, net.empty_memory(3, EvalLengths(mem_len=0))),
+        "training": (forgetful, forgetful.empty_memory(3)),
+    }
+    for name, (reader, memory) in memories.items():
+        _, memory = reader(first_BL, memory)
+        problem = f"in {name}, memory has tokens where mem_len is 0"
+        require_equal(reader(second_BL, memory)[0], alone_BLV, problem)
+
+
+def check_gradients(net: Network, tokens_BL: Tensor) -> None:
+    """Check that a gradient reaches the segment before only, and always, where training lets it."""
+    first_BL, second_BL = tokens_BL.chunk(2, dim=1)
+    first_BLV, memory = net(first_BL, keep_gradient(net.empty_memory(3)))
+    first_BLV.square().sum().backward()
+    has_gradient = any(each.requires_grad for each in memory.tensors().values())
+    is_right = has_gradient or not hasattr(memory, "keep_gradient")
+    require_true(is_right, "memory has no gradient after keep_gradient")
+    try:
+        stopped = find_gradients(net, second_BL, stop_gradient(memory))
+    except RuntimeError as error:
+        # The backward pass of the first segment has freed what another one needs.
+        problem = "a gradient reaches the segment before, though memory has none"
+        raise describe_problem(problem) from error
+    if has_gradient:
+        _, memory = net(first_BL, keep_gradient(net.empty_memory(3)))
+        kept = find_gradients(net, second_BL, memory)
+        is_right = not torch.allclose(kept, stopped)
+        require_true(is_right, "memory passes no gradient to the segment before")
+
+
+def find_gradients(net: Network, tokens_BL: Tensor, memory: AnyMemory) -> Tensor:
+    """Return the gradients of all weights in one tensor."""
+    logits_BLV, _ = net(tokens_BL, memory)
+    weights = [*net.parameters()]
+    grads = torch.autograd.grad(logits_BLV.square().sum(), weights, materialize_grads=True)
+    return torch.cat([grad.flatten() for grad in grads])
+
+
+def check_targets(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
     targets_BL = tokens_BL[:, 1:].clone()
     for problem in ("loss is not that of the logits", "loss scores targets of -100"):
         nats_BL, _ = net.loss(tokens_BL[:, :-1], targets_BL)
         expected_BL = cross_entropy(whole_BLV[:, :-1].mT, targets_BL, reduction="none")
         require_equal(nats_BL, expected_BL, problem)
+        last_BL, _ = net.loss(tokens_BL[:, :-1], targets_BL[:, -2:])
+        require_equal(last_BL, expected_BL[:, -2:], f"{problem}, of targets of the last tokens")
         targets_BL[1:, ::2] = -100
 
 
-def check_documents(net: Network, tokens_BL: torch.Tensor, whole_BLV: torch.Tensor) -> None:
+def check_documents(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
     """Begin a document within the second segment of the first row; in other rows it goes on."""
     tgt_len = tokens_BL.size(1) // 2
     start = tgt_len + tgt_len // 2
@@ -89,10 +177,17 @@ def check_documents(net: Network, tokens_BL: torch.Tensor, whole_BLV: torch.Tens
     require_equal(*logits, "logits change with tokens before the document (doc_pos_BL)")
 
 
-def require_equal(actual: torch.Tensor, expected: torch.Tensor, problem: str) -> None:
-    # Some networks compute in float32 in any case.
-    if not torch.allclose(actual.double(), expected.double(), rtol=1e-4, atol=1e-4):
+def require_true(is_right: bool, problem: str) -> None:
+    if not is_right:
         raise describe_problem(problem)
+
+
+def require_equal(actual: Tensor, expected: Tensor, problem: str) -> None:
+    is_shaped = actual.shape == expected.shape
+    require_true(is_shaped, f"{problem}: shape {[*actual.shape]} in place of {[*expected.shape]}")
+    # Some networks compute in float32 in any case.
+    is_close = torch.allclose(actual.double(), expected.double(), rtol=1e-4, atol=1e-4)
+    require_true(is_close, problem)
 
 
 def describe_problem(problem: object) -> ValueError:

@@ -129,9 +129,10 @@ class Memory:
         return torch.arange(farthest, -1, -1, device=device).clamp(min=0, max=self.clamp_len)
 
     def update(self, states: Sequence[Tensor], mask_BLS: Tensor, n_reread: int = 0) -> Memory:
-        """Return SG([m o h])[-M:], or [m o h][-M:] with a gradient, without the last n_reread tokens: the next segment reads them.
+        """Return SG([m o h])[-M:], without the last n_reread tokens: the next segment reads them.
 
-        `states` are the h_BLD of each layer for the segment of `mask_BLS`.
+        Without SG after `keep_gradient`. `states` are the h_BLD of each layer for the segment of
+        `mask_BLS`.
         """
         h_NBLD = torch.stack([h if self.has_gradient else h.detach() for h in states])
         stop = h_NBLD.size(2) - n_reread
