@@ -23,8 +23,10 @@ def check_network(net: Network, tgt_len: int = 8, device: str | torch.device = "
     net = find_network(net)
     try:
         copied = randomize_copy(net).to(device)
-        for length in {tgt_len, getattr(net.config, "unit_len", tgt_len)}:
-            check_copy(copied, length)
+        unit_len = getattr(net.config, "unit_len", 1)
+        for length in {tgt_len, unit_len} - {1}:
+            check_copy(copied, draw_tokens(copied, length))
+        check_gradients(copied, draw_tokens(copied, max(tgt_len, unit_len)))
     except (RuntimeError, TypeError, LookupError, AttributeError) as error:
         raise describe_problem(error) from error
 
@@ -39,20 +41,24 @@ def randomize_copy(net: Network) -> Network:
     return net
 
 
-def check_copy(net: Network, tgt_len: int) -> None:
-    device = next(net.parameters()).device
+def draw_tokens(net: Network, tgt_len: int) -> Tensor:
+    """Return two segments of three rows."""
     random = torch.Generator().manual_seed(1)
-    tokens_BL = torch.randint(net.config.n_token, (3, 2 * tgt_len), generator=random).to(device)
-    with torch.no_grad():
-        whole_BLV, _ = net(tokens_BL)
-        check_order(net, tokens_BL, whole_BLV)
-        memory = check_segments(net, tokens_BL, whole_BLV)
-        check_memory(net, tokens_BL[:, tgt_len:], memory, whole_BLV[:, tgt_len:])
-        check_reread(net, tokens_BL, whole_BLV)
-        check_documents(net, tokens_BL, whole_BLV)
-        check_targets(net, tokens_BL, whole_BLV)
-        check_no_memory(net, tokens_BL)
-    check_gradients(net, tokens_BL)
+    tokens_BL = torch.randint(net.config.n_token, (3, 2 * tgt_len), generator=random)
+    return tokens_BL.to(next(net.parameters()).device)
+
+
+@torch.no_grad()
+def check_copy(net: Network, tokens_BL: Tensor) -> None:
+    half = tokens_BL.size(1) // 2
+    whole_BLV, _ = net(tokens_BL)
+    check_order(net, tokens_BL, whole_BLV)
+    memory = check_segments(net, tokens_BL, whole_BLV)
+    check_memory(net, tokens_BL[:, half:], memory, whole_BLV[:, half:])
+    check_reread(net, tokens_BL, whole_BLV)
+    check_documents(net, tokens_BL, whole_BLV)
+    check_targets(net, tokens_BL, whole_BLV)
+    check_no_memory(net, tokens_BL)
 
 
 def check_order(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:

@@ -3,5 +3,11 @@
 from .gated_delta_net import GatedDeltaNetConfig
 from .lstm import LSTMConfig
 from .mamba2 import Mamba2Config
+from .recurrent_memory import RecurrentMemoryTransformerConfig
 
-__all__ = ["GatedDeltaNetConfig", "LSTMConfig", "Mamba2Config"]
+__all__ = [
+    "GatedDeltaNetConfig",
+    "LSTMConfig",
+    "Mamba2Config",
+    "RecurrentMemoryTransformerConfig",
+]

@@ -18,11 +18,12 @@ from .matrix_state import (
     read_state,
     write_state,
 )
-from .recurrent import RecurrentConfig, RecurrentNetwork, State
+from .recurrent import RecurrentNetwork
+from .state import State, StateConfig
 
 
 @dataclass(frozen=True)
-class GatedDeltaNetConfig(RecurrentConfig):
+class GatedDeltaNetConfig(StateConfig):
     """A Gated DeltaNet (Yang et al. 2024, Section 3.3).
 
     Args:

@@ -9,12 +9,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from .recurrent import RecurrentConfig, RecurrentNetwork, State
+from .recurrent import RecurrentNetwork
+from .state import State, StateConfig
 
 
 @dataclass(frozen=True)
-class LSTMConfig(RecurrentConfig):
-    """An LSTM; its settings are those of all recurrent networks."""
+class LSTMConfig(StateConfig):
+    """An LSTM; with no settings of its own."""
 
     def build(self) -> RecurrentNetwork:
         """Return a new network."""
@@ -28,7 +29,7 @@ class LSTMLayer(nn.Module):
     i, f and o are after a sigmoid.
     """
 
-    def __init__(self, config: RecurrentConfig) -> None:
+    def __init__(self, config: StateConfig) -> None:
         super().__init__()
         # Linear maps, which Muon knows; both biases add up, as in torch's own LSTM.
         self.of_inputs = nn.Linear(config.d_model, 4 * config.d_model)

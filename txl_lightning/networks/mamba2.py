@@ -18,11 +18,12 @@ from .matrix_state import (
     read_state,
     write_state,
 )
-from .recurrent import RecurrentConfig, RecurrentNetwork, State
+from .recurrent import RecurrentNetwork
+from .state import State, StateConfig
 
 
 @dataclass(frozen=True)
-class Mamba2Config(RecurrentConfig):
+class Mamba2Config(StateConfig):
     """A Mamba-2 (Dao and Gu 2024, Section 7).
 
     Args:
