@@ -13,9 +13,13 @@ from .errors import ClassError, require
 
 ALLOWED: list[str] = []  # packages given by --allow_imports
 NETWORKS = {
+    "CompressiveTransformer": "txl_lightning.networks.compressive.CompressiveTransformerConfig",
     "GatedDeltaNet": "txl_lightning.networks.gated_delta_net.GatedDeltaNetConfig",
     "LSTM": "txl_lightning.networks.lstm.LSTMConfig",
     "Mamba2": "txl_lightning.networks.mamba2.Mamba2Config",
+    "RecurrentMemoryTransformer": (
+        "txl_lightning.networks.recurrent_memory.RecurrentMemoryTransformerConfig"
+    ),
 }
 """The configs of this package's other networks, by the names that `model.net` takes."""
 REFUSED = "a config may not import {}; if it is your own, add --allow_imports {} to the command"
