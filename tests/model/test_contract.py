@@ -25,6 +25,12 @@ CONFIGS = {
     "Mamba2": lambda: networks.Mamba2Config(
         n_token=11, n_layer=2, d_model=8, d_head=4, d_state=6, chunk_len=5
     ),
+    "RecurrentMemoryTransformer": lambda: networks.RecurrentMemoryTransformerConfig(
+        n_token=11, n_layer=2, d_model=8, n_memory=3, unit_len=5
+    ),
+    "CompressiveTransformer": lambda: networks.CompressiveTransformerConfig(
+        n_token=11, n_layer=2, d_model=8, unit_len=4, n_state=4, n_compressed=3, rate=2
+    ),
 }
 TOKENS = torch.randint(11, (3, 13), generator=torch.Generator().manual_seed(1))
 

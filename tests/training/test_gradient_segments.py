@@ -7,7 +7,13 @@ import torch
 
 from txl_lightning.data.stream import Stream
 from txl_lightning.model.contract import keep_gradient, stop_gradient
-from txl_lightning.networks import GatedDeltaNetConfig, LSTMConfig, Mamba2Config
+from txl_lightning.networks import (
+    CompressiveTransformerConfig,
+    GatedDeltaNetConfig,
+    LSTMConfig,
+    Mamba2Config,
+    RecurrentMemoryTransformerConfig,
+)
 from txl_lightning.training.segments import segment_loss
 
 SMALL = {"n_token": 11, "n_layer": 2, "d_model": 8}
@@ -16,6 +22,10 @@ NETWORKS = {
     "LSTM": LSTMConfig(**SMALL),
     "GatedDeltaNet": GatedDeltaNetConfig(**SMALL, chunk_len=5),
     "Mamba2": Mamba2Config(**SMALL, d_head=4, d_state=6, chunk_len=5),
+    "RecurrentMemoryTransformer": RecurrentMemoryTransformerConfig(**SMALL, unit_len=2),
+    "CompressiveTransformer": CompressiveTransformerConfig(
+        **SMALL, unit_len=2, n_state=4, n_compressed=3, rate=2
+    ),
 }
 
 
@@ -35,7 +45,7 @@ def find_gradients(net, segment, memory, **options):
     return nats_BL, after, torch.autograd.grad(nats_BL.mean(), [*net.parameters()])
 
 
-@pytest.mark.parametrize("part_len", [1, 7, 10])
+@pytest.mark.parametrize("part_len", [1, 7, 10])  # also within units
 def test_segments_with_gradient_are_one_long_segment(net, part_len):
     """All of the text is in memory, so that each token attends to the same states."""
     segment = make_stream(3, 20).segment(0)

@@ -137,6 +137,11 @@ class LanguageModel(HoldsNetwork, LightningModule):
             expected = f"at least {self.corpus.n_token}, the tokens in the data's vocabulary"
             n_token = self.net.config.n_token
             require(n_token >= self.corpus.n_token, "net.n_token", n_token, expected)
+            # A network whose state changes after units reads whole ones.
+            tgt_len = self.corpus.config.tgt_len
+            unit_len = getattr(self.net.config, "unit_len", 1)
+            expected = f"a multiple of model.net.unit_len ({unit_len})"
+            require(stage != "fit" or tgt_len % unit_len == 0, "data.tgt_len", tgt_len, expected)
             if stage == "fit":
                 self.pass_limit = limit_passes(self.trainer, self.corpus.train_dataloader)
 
