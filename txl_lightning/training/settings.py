@@ -234,6 +234,8 @@ def read_section(key: str, value: Any) -> Tree:
         except (yaml.YAMLError, ValueError):
             content = None
     expected = f"settings by name (--{key}.NAME VALUE), or a YAML file with them"
+    if key == "model.net":
+        expected += f"; or one of {', '.join(NETWORKS)}"
     require(isinstance(content, dict), key, format_value(value), expected)
     return read_sections(content, f"{key}.")
 

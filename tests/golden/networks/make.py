@@ -1,7 +1,7 @@
 """Write the golden outputs of networks by the implementations of others.
 
-In an environment with compressive-transformer-pytorch 0.4.0 and recurrent-memory-transformer-pytorch
-0.7.0: python make.py. Only numbers are kept.
+In an environment with compressive-transformer-pytorch 0.4.0 and
+recurrent-memory-transformer-pytorch 0.7.0: python make.py. Only numbers are kept.
 """
 
 import json
@@ -28,7 +28,7 @@ def save(name, config, net, **values):
 
 
 def make_recurrent_memory():
-    """Plain residual sums, no mixing of values, no null key; what is written continues what is read."""
+    """Plain residual sums, no mixing of values, no null key; memory is read and written over."""
     from recurrent_memory_transformer_pytorch import RecurrentMemoryTransformer
 
     sizes = {"dim": 12, "depth": 2, "num_memory_tokens": 3, "seq_len": 5, "dim_head": 6, "heads": 2}
@@ -71,15 +71,8 @@ def make_compressive():
     """Residual sums in place of gates. Memories are full at first, as their positions grow."""
     from compressive_transformer_pytorch import CompressiveTransformer
 
-    sizes = {
-        "dim": 12,
-        "depth": 2,
-        "seq_len": 4,
-        "mem_len": 4,
-        "cmem_len": 6,
-        "cmem_ratio": 2,
-        "heads": 2,
-    }
+    lengths = {"seq_len": 4, "mem_len": 4, "cmem_len": 6, "cmem_ratio": 2}
+    sizes = {"dim": 12, "depth": 2, "heads": 2} | lengths
     options = {"gru_gated_residual": False, "enhanced_recurrence": False}
     net = CompressiveTransformer(num_tokens=N_TOKEN, **sizes, **options).train()
     randomize(net)
@@ -92,8 +85,8 @@ def make_compressive():
         logits.append(part)
         lost.append(loss)
     save(
-        "compressive", sizes, net, tokens=tokens, logits=torch.cat(logits, 1), lost=torch.stack(lost),
-        first_memory=first[0], first_compressed=first[1], memory=memory[0], compressed=memory[1],
+        "compressive", sizes, net, tokens=tokens, logits=torch.cat(logits, 1),
+        lost=torch.stack(lost), first_memory=first[0], first_compressed=first[1], memory=memory[0], compressed=memory[1],
     )  # fmt: skip
 
 
