@@ -86,7 +86,8 @@ def make_compressive():
         lost.append(loss)
     save(
         "compressive", sizes, net, tokens=tokens, logits=torch.cat(logits, 1),
-        lost=torch.stack(lost), first_memory=first[0], first_compressed=first[1], memory=memory[0], compressed=memory[1],
+        lost=torch.stack(lost), first_memory=first[0], first_compressed=first[1],
+        memory=memory[0], compressed=memory[1],
     )  # fmt: skip
 
 
