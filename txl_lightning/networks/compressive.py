@@ -13,7 +13,7 @@ from torch import Tensor, einsum, nn
 from torch.nn import functional as F
 
 from ..errors import require
-from .state import State, StateMemory
+from .stateful import State, StateMemory
 from .units import UnitConfig, UnitNetwork
 
 

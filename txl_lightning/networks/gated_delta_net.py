@@ -19,7 +19,7 @@ from .matrix_state import (
     write_state,
 )
 from .recurrent import RecurrentNetwork
-from .state import State, StateConfig
+from .stateful import State, StateConfig
 
 
 @dataclass(frozen=True)

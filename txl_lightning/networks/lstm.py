@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .recurrent import RecurrentNetwork
-from .state import State, StateConfig
+from .stateful import State, StateConfig
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .state import State
+from .stateful import State
 
 
 def empty_state(conv_XW: Tensor, sizes: Sequence[int]) -> State:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from .state import State, StateConfig, StateMemory, StateNetwork
+from .stateful import State, StateConfig, StateMemory, StateNetwork
 
 
 class RecurrentLayer(Protocol):

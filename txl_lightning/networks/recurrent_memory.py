@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import require
-from .state import State
+from .stateful import State
 from .units import UnitConfig, UnitNetwork
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from .state import State, StateConfig, StateMemory, StateNetwork
+from .stateful import State, StateConfig, StateMemory, StateNetwork
 
 
 @dataclass(frozen=True)

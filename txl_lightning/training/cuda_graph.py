@@ -78,6 +78,8 @@ def capture_training(module: Any) -> CapturedNetwork:
         f"model.net.positions {scheme}": scheme not in SCHEMES,
         # Both set the state of random numbers within a step, which a capture forbids.
         "model.recompute true": module.hparams["recompute"],
+        # A gradient into the memory is not captured.
+        "model.gradient_segments above 1": module.hparams["gradient_segments"] > 1,
         "data.micro_batches above 1": data and data.micro_batches > 1,
         # Each would have another length.
         "data.segments varlen": data and data.segments == "varlen",

@@ -41,7 +41,9 @@ from .segments import (
     compile_in_place,
     count_targets,
     describe_memory,
+    find_part_len,
     recompute_layers,
+    require_whole_units,
     segment_loss,
 )
 
@@ -137,12 +139,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
             expected = f"at least {self.corpus.n_token}, the tokens in the data's vocabulary"
             n_token = self.net.config.n_token
             require(n_token >= self.corpus.n_token, "net.n_token", n_token, expected)
-            # A network whose state changes after units reads whole ones.
-            tgt_len = self.corpus.config.tgt_len
-            unit_len = getattr(self.net.config, "unit_len", 1)
-            expected = f"a multiple of model.net.unit_len ({unit_len})"
-            require(stage != "fit" or tgt_len % unit_len == 0, "data.tgt_len", tgt_len, expected)
             if stage == "fit":
+                require_whole_units(self.net, self.corpus.config.tgt_len)
                 self.pass_limit = limit_passes(self.trainer, self.corpus.train_dataloader)
 
     def forward(self, *inputs: Any) -> tuple[Tensor, AnyMemory]:
@@ -156,7 +154,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         self.ends_step = self.is_last_of_step(batch_idx)
         memory = self.memory_bank.get("train", 0, segment.tokens_BL)
         n_part = self.corpus.config.micro_batches if self.corpus else 1
-        part_len = self.find_part_len(segment)
+        part_len = find_part_len(segment, self.hparams["gradient_segments"], self.corpus)
         net = self.captured or self.net
         nats_BL, memory = segment_loss(net, segment, memory, n_part, part_len)
         self.memory_bank.stage("train", 0, memory)
@@ -168,13 +166,6 @@ class LanguageModel(HoldsNetwork, LightningModule):
             self.log_training(memory)
         # The denominator covers all ranks: DDP averages losses of unequal numbers of targets.
         return nats_BL.sum() / (self.n_target or 1)
-
-    def find_part_len(self, segment: Segment) -> int | None:
-        """Return the length of the segments that a step reads; None if it reads one."""
-        n_part = self.hparams["gradient_segments"]
-        if n_part == 1:
-            return None
-        return self.corpus.config.tgt_len if self.corpus else -(-segment.new_len // n_part)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         weight = self.step_mean.weigh(self.n_target)

@@ -140,6 +140,23 @@ def segment_loss(
     return torch.cat(nats), memory.restore(join_rows(part_memory, memories))
 
 
+def find_part_len(segment: Segment, n_part: int, corpus: Any) -> int | None:
+    """Return the length of the segments that a step reads; None if it reads one.
+
+    All have data.tgt_len, or equal lengths if the data are of another kind.
+    """
+    if n_part == 1:
+        return None
+    return corpus.config.tgt_len if corpus else -(-segment.new_len // n_part)
+
+
+def require_whole_units(net: Network, tgt_len: int) -> None:
+    """Refuse segments that end within a unit of a network whose state changes after each."""
+    unit_len = getattr(net.config, "unit_len", 1)
+    expected = f"a multiple of model.net.unit_len ({unit_len})"
+    require(tgt_len % unit_len == 0, "data.tgt_len", tgt_len, expected)
+
+
 def score_parts(
     net: Network, segments: list[Segment], memory: AnyMemory
 ) -> tuple[Tensor, AnyMemory]:
