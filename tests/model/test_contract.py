@@ -1,6 +1,8 @@
 """Properties of every network with the contract: of the package, of the page, of experiments."""
 
 import re
+import sys
+import types
 from functools import partial
 
 import pytest
@@ -10,7 +12,7 @@ from experiments.other_networks.lstm import LSTMConfig
 from txl_lightning import TransformerXLConfig, networks
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.config import describe_config
-from txl_lightning.model.contract import join_rows
+from txl_lightning.model.contract import join_rows, keep_gradient
 from txl_lightning.model.contract_check import check_network
 from txl_lightning.model.reading import Reader
 
@@ -133,6 +135,25 @@ def test_page_of_own_networks_checks_its_network(own_package, repository):
     names = {}
     exec(code, names)
     assert names["check_network"] is check_network
+
+
+def test_page_of_own_networks_has_a_network_with_units(repository, monkeypatch):
+    page = (repository / "docs" / "own_network.md").read_text()
+    [code] = [
+        code for code in re.findall("```python\n(.*?)```", page, re.DOTALL) if "UnitNetwork" in code
+    ]
+    module = types.ModuleType("my_units")
+    monkeypatch.setitem(sys.modules, "my_units", module)
+    exec(code, vars(module))
+    net = module.MeanConfig(n_token=11, d_model=8, unit_len=6).build()
+    check_network(net)
+    first, second = TOKENS[:, :6], TOKENS[:, 6:12]
+    _, memory = net(first, keep_gradient(net.empty_memory(3)))
+    logits, _ = net(second, memory)
+    [gradient] = torch.autograd.grad(logits[:, :1].sum(), net.embedding.weight)
+    # Tokens of the first unit only.
+    outside = sorted({*first.flatten().tolist()} - {*second.flatten().tolist()})
+    assert all(gradient[token].any() for token in outside)
 
 
 def look_ahead(net, tokens_BL, memory):
