@@ -104,7 +104,8 @@ class Given:
     @property
     def net_class(self) -> str | None:
         """The class of the network's settings, where it is not ours."""
-        return self.get_text(f"model.net.{CLASS}")
+        name = self.get_text(f"model.net.{CLASS}")
+        return NETWORKS.get(name, name) if name else None
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,8 @@ def read_section(key: str, value: Any) -> Tree:
     if key == "model.net":
         expected += f"; or one of {', '.join(NETWORKS)}"
     require(isinstance(content, dict), key, format_value(value), expected)
+    if key == "model.net" and content.get(CLASS) in NETWORKS:
+        content = content | {CLASS: NETWORKS[content[CLASS]]}
     return read_sections(content, f"{key}.")
 
 
