@@ -252,6 +252,10 @@ DEFINED = [
     r"Is 1\.9 bits per byte good", r"temperature of 0\.8",
     r"moves by one token, which takes as long as 512 segments", r"moves by 8 and sees 63 tokens",
     r"UTF-\d+", r"Latin-1", r"200 kB of text",
+    # Of other networks; tests/networks/test_page.py has their sizes.
+    r"(Dao and Gu|Schmidhuber) \d{4}", r"pytorch 0\.[47]\.0", r"is 1 \(the state is carried\) or 0",
+    r"\| [\d,]+ \| [\d,]+ \|", r"vocabulary of 4,096", r"attends to 128 states",
+    r"a of 0 leaves nothing", r"only 1 is allowed",
     r"make 1,024, 2,048 or 4,096 of them",
     r"25 to 31 tokens ago", r"use temperature 0\.8 and 0\.05:",
     r"(in place of|bytes, and|It takes) 2,000 steps", r"in every 512 tokens",

@@ -1,0 +1,52 @@
+"""The sizes in docs/networks.md are those of the networks."""
+
+import re
+
+import pytest
+import torch
+import yaml
+
+from txl_lightning.imports import NETWORKS
+from txl_lightning.model.config import make_config
+
+
+@pytest.fixture
+def rows(repository):
+    """Return the cells of the table of sizes."""
+    page = (repository / "docs" / "networks.md").read_text()
+    [table] = re.findall("<!-- sizes -->\n(.*?)<!-- end of sizes -->", page, re.DOTALL)
+    lines = table.strip().splitlines()[2:]
+    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_page_has_the_parameters_and_the_bytes_of_memory_of_each_network(rows):
+    assert {name for name, *_ in rows} == {*NETWORKS, "TransformerXLConfig"}
+    for name, settings, parameters, n_byte, *_ in rows:
+        settings = yaml.safe_load(f"{{{settings}}}") | {"n_token": 4096}
+        net = make_config(settings | {"class_path": NETWORKS.get(name)}).build()
+        sizes = [parameter.numel() for parameter in net.parameters()]
+        tensors = net.empty_memory(1).tensors().values()
+        actual = f"{sum(sizes):,}", f"{sum(each.nbytes for each in tensors):,}"
+        assert actual == (parameters, n_byte), name
+
+
+def test_networks_of_the_page_have_about_equal_parameters(rows):
+    sizes = torch.tensor([float(parameters.replace(",", "")) for _, _, parameters, *_ in rows])
+    assert sizes.max() / sizes.min() < 1.01
+
+
+def test_page_compares_an_lstm_with_that_of_torch():
+    """The same weights give the outputs and the state of torch.nn.LSTM."""
+    net = make_config({"class_path": NETWORKS["LSTM"], "n_layer": 2, "d_model": 8}).build().eval()
+    other = torch.nn.LSTM(8, 8, 2, batch_first=True)
+    weights = {}
+    for n, layer in enumerate(net.layers):
+        for theirs, ours in (("ih", layer.of_inputs), ("hh", layer.of_states)):
+            weights |= {f"weight_{theirs}_l{n}": ours.weight, f"bias_{theirs}_l{n}": ours.bias}
+    other.load_state_dict(weights)
+    tokens = torch.randint(256, (3, 9))
+    with torch.no_grad():
+        h, memory = net.hidden(tokens)
+        expected, (last, _) = other(net.embedding(tokens))
+    torch.testing.assert_close(h, expected)
+    torch.testing.assert_close(memory.state_N[1]["h_BD"], last[1])
