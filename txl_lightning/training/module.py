@@ -5,7 +5,6 @@ B rows   L segment
 
 import math
 import time
-import warnings
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
 from ..machine import peak_memory
 from ..model import (
-    EvalLengths,
     EvalSameLength,
     HoldsNetwork,
     NetworkConfig,
@@ -42,6 +40,7 @@ from .segments import (
     count_targets,
     describe_memory,
     find_part_len,
+    make_eval_lengths,
     recompute_layers,
     require_whole_units,
     segment_loss,
@@ -81,8 +80,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         compile: Compile the layers with torch.compile, once for all: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
         cuda_graph: On one GPU, start each training segment as two CUDA graphs. Not run there yet.
-        gradient_segments: Segments that a step reads, with gradient through the memories between
-            them; the paper's is 1.
+        gradient_segments: Segments of a step, with gradient through the memories between them.
     """
 
     def __init__(
@@ -102,21 +100,15 @@ class LanguageModel(HoldsNetwork, LightningModule):
         with prefix_errors("model.net"):
             net = make_config(net) if isinstance(net, dict) else net
             self.net = net.build()
-        with prefix_errors("eval", "_"):
-            eval_lengths = EvalLengths(eval_mem_len, eval_clamp_len, eval_same_length)
-            eval_lengths.resolve(net)
+        eval_lengths = make_eval_lengths(net, eval_mem_len, eval_clamp_len, eval_same_length)
         require(gradient_segments >= 1, "gradient_segments", gradient_segments, "at least 1")
-        if eval_mem_len and not net.mem_len:
-            reason = "evaluation reads a memory that the network is trained without"
-            warnings.warn(f"model.eval_mem_len {eval_mem_len}: {reason}", stacklevel=2)
         self.memory_bank = MemoryBank(self.net, eval_lengths, compile)
         self.captured: Any = None  # the network that is trained with model.cuda_graph
         # Plain values: a checkpoint with objects of ours would not load under weights_only.
         plain = {"net": describe_config(net), "optim": self.optim.to_dict()}
         plain |= {f"eval_{name}": value for name, value in vars(eval_lengths).items()}
         plain |= {"compile": bool(compile), "recompute": bool(recompute)}
-        plain |= {"cuda_graph": bool(cuda_graph)}
-        plain |= {"gradient_segments": gradient_segments}
+        plain |= {"cuda_graph": bool(cuda_graph), "gradient_segments": gradient_segments}
         self.save_hyperparameters(ignore=["net", "optim"])
         self.save_hyperparameters(plain)
         self.step_before = -1
@@ -158,9 +150,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         net = self.captured or self.net
         nats_BL, memory = segment_loss(net, segment, memory, n_part, part_len)
         self.memory_bank.stage("train", 0, memory)
-        n_row = len(segment.tokens_BL)
-        n_rank = self.trainer.world_size
-        self.segment_tokens = n_row * segment.new_len * n_rank
+        self.segment_tokens = segment.targets_BL.numel() * self.trainer.world_size
         self.get_nats("train").update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(memory)

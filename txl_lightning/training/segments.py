@@ -3,6 +3,7 @@
 B rows   L segment
 """
 
+import warnings
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any
@@ -15,13 +16,32 @@ from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
-from ..errors import require
-from ..model import EvalLengths, Network, accumulator_dtype
+from ..errors import prefix_errors, require
+from ..model import (
+    EvalLengths,
+    EvalSameLength,
+    Network,
+    NetworkConfig,
+    accumulator_dtype,
+)
 from ..model.adaptation import Adaptation
 from ..model.config import require_transformer_xl
 from ..model.contract import AnyMemory, join_rows, keep_gradient, stop_gradient
 from ..model.memory import Memory
 from ..model.reading import Reader, score_segment
+
+
+def make_eval_lengths(
+    config: NetworkConfig, mem_len: int | None, clamp_len: int | None, same_length: EvalSameLength
+) -> EvalLengths:
+    """Return the lengths of validate, test and predict, which the network must have."""
+    with prefix_errors("eval", "_"):
+        lengths = EvalLengths(mem_len, clamp_len, same_length)
+        lengths.resolve(config)
+    if mem_len and not config.mem_len:
+        reason = "evaluation reads a memory that the network is trained without"
+        warnings.warn(f"model.eval_mem_len {mem_len}: {reason}", stacklevel=3)
+    return lengths
 
 
 class MemoryBank:
