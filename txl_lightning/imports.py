@@ -55,6 +55,13 @@ def names_class(text: Any) -> bool:
     return is_class_path(text) and not os.path.exists(text)
 
 
+def find_network_class(name: Any) -> str | None:
+    """Return the path of the class that a setting names: of this package, or another one's."""
+    if isinstance(name, str) and name in NETWORKS:
+        return NETWORKS[name]
+    return name if names_class(name) else None
+
+
 def name_class(kind: type) -> str:
     """Return the name by which `import_class` finds a class again, if it is one of a module."""
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import yaml
 
 from txl_lightning import LanguageModel, generate
 from txl_lightning.evaluation.scoring import stream_nats
@@ -81,3 +82,19 @@ def test_generation_token_by_token_is_that_of_one_call(make):
     with torch.no_grad():
         logits_BLV, _ = net.eval()(torch.tensor([text])[:, :-1])
     assert text[3:] == logits_BLV[0, 2:].argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("form", ["--model.net", "--model.net.class_path", "config"])
+def test_a_network_has_its_name_in_each_form_of_a_setting(txl, tmp_path, form):
+    config = tmp_path / "net.yaml"
+    config.write_text("model: {net: {class_path: Mamba2, d_model: 64}}")
+    words = ["--config", str(config)] if form == "config" else [form, "Mamba2"]
+    code, output = txl("fit", *words, "--data.path", "letters.txt", "--print_config")
+    assert code == 0
+    assert yaml.safe_load(output.out)["model"]["net"]["class_path"] == NETWORKS["Mamba2"]
+
+
+def test_an_unknown_network_is_refused_with_the_known_ones(refused):
+    code, line = refused("fit", "--model.net", "Mamba3", "--data.path", "letters.txt")
+    assert code == 2
+    assert line.endswith(f"or one of {', '.join(NETWORKS)}")

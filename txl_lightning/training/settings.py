@@ -36,7 +36,7 @@ from ..errors import (
     shorten,
 )
 from ..files import dump_yaml, find_config, load_yaml
-from ..imports import NETWORKS, names_class
+from ..imports import NETWORKS, find_network_class
 from ..model.config import CLASS
 
 WORDS = "command line"
@@ -105,7 +105,7 @@ class Given:
     def net_class(self) -> str | None:
         """The class of the network's settings, where it is not ours."""
         name = self.get_text(f"model.net.{CLASS}")
-        return NETWORKS.get(name, name) if name else None
+        return find_network_class(name) or name
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,8 @@ def read_sections(tree: Tree, above: str = "") -> Tree:
 
 def read_section(key: str, value: Any) -> Tree:
     """Return a section, given as a mapping, as a file with one, or as the network's class."""
-    if key == "model.net" and isinstance(value, str) and (value in NETWORKS or names_class(value)):
-        return {CLASS: NETWORKS.get(value, value)}
+    if key == "model.net" and (name := find_network_class(value)):
+        return {CLASS: name}
     content = value
     if isinstance(value, str):
         is_file = os.path.isfile(expand_home(value))
@@ -234,12 +234,11 @@ def read_section(key: str, value: Any) -> Tree:
             content = load_yaml(text)
         except (yaml.YAMLError, ValueError):
             content = None
-    expected = f"settings by name (--{key}.NAME VALUE), or a YAML file with them"
-    if key == "model.net":
-        expected += f"; or one of {', '.join(NETWORKS)}"
+    others = f"; or one of {', '.join(NETWORKS)}" if key == "model.net" else ""
+    expected = f"settings by name (--{key}.NAME VALUE), or a YAML file with them{others}"
     require(isinstance(content, dict), key, format_value(value), expected)
-    if key == "model.net" and content.get(CLASS) in NETWORKS:
-        content = content | {CLASS: NETWORKS[content[CLASS]]}
+    if name := find_network_class(content.get(CLASS)):
+        content = content | {CLASS: name}
     return read_sections(content, f"{key}.")
 
 
