@@ -8,7 +8,7 @@ import yaml
 
 from txl_lightning import LanguageModel, generate
 from txl_lightning.evaluation.scoring import stream_nats
-from txl_lightning.imports import NETWORKS
+from txl_lightning.imports import NETWORKS, find_network_class
 from txl_lightning.model.adaptation import Adaptation
 from txl_lightning.model.config import make_config
 
@@ -91,7 +91,8 @@ def test_a_network_has_its_name_in_each_form_of_a_setting(txl, tmp_path, form):
     words = ["--config", str(config)] if form == "config" else [form, "Mamba2"]
     code, output = txl("fit", *words, "--data.path", "letters.txt", "--print_config")
     assert code == 0
-    assert yaml.safe_load(output.out)["model"]["net"]["class_path"] == NETWORKS["Mamba2"]
+    name = yaml.safe_load(output.out)["model"]["net"]["class_path"]
+    assert find_network_class(name) == NETWORKS["Mamba2"]
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones(refused):
