@@ -16,7 +16,8 @@ CODES = {
     "nvidia": (load_nvidia, map_nvidia_weights),
     "original": (load_original, map_original_weights),
 }
-FILES = sorted((Path(__file__).parents[1] / "golden").glob("[no]*/*.npz"))
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILES = [path for code in CODES for path in sorted((GOLDEN / code).glob("*.npz"))]
 NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES if path.stem != "checkpoint_best"]
 ARGS = {
     "n_token": 7, "n_layer": 1, "n_head": 2, "d_model": 4, "d_head": 2, "d_inner": 6, "mem_len": 3,

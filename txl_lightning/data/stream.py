@@ -225,7 +225,7 @@ class Stream:
 class TrainingLoader:
     """The endless training stream, which can resume.
 
-    Its state counts the segments trained on, not the segments fetched: `commit` after each step.
+    Its state counts the segments trained on, not the segments fetched: `commit` after each.
     """
 
     stream: Stream

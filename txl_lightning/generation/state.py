@@ -15,10 +15,10 @@ from torch import Tensor
 from ..errors import NonFiniteError, require
 from ..model import (
     EvalLengths,
-    KeyValueCache,
     Network,
     find_device,
     find_network,
+    holds_keys,
     is_absolute,
 )
 from ..model.adaptation import (
@@ -171,7 +171,7 @@ def count_skippable_tokens(net: Reader, state: DecodingState) -> int:
     """Return the number of first tokens that cannot affect the last one through any memory."""
     memory = state.memory.memory if isinstance(state.memory, AdaptedMemory) else state.memory
     # Other memories may hold more of a text than a few states of each layer below.
-    if not isinstance(memory, KeyValueCache):
+    if not holds_keys(memory):
         return 0
     # Each layer extends the context by its memory and the segment after it.
     visible = net.config.n_layer * (state.memory.mem_len + SEGMENT_LEN + state.ext_len)

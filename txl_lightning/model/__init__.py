@@ -1,6 +1,6 @@
 """The network. Imports only torch, numpy and our lowest files."""
 
-from .cache import KeyValueCache
+from .cache import KeyValueCache, holds_keys
 from .config import EvalLengths, EvalSameLength, HoldsNetwork, TransformerXLConfig, find_network
 from .contract import Network, NetworkConfig, find_device
 from .memory import Memory
@@ -12,5 +12,5 @@ __all__ = [
     "EvalLengths", "EvalSameLength", "HoldsNetwork", "KeyValueCache", "Memory",
     "Network", "NetworkConfig", "TransformerXL", "TransformerXLConfig", "Weights",
     "accumulator_dtype", "eval_mode", "find_device", "find_network", "has_bfloat16_units",
-    "is_absolute", "pack_weights",
+    "holds_keys", "is_absolute", "pack_weights",
 ]  # fmt: skip

@@ -305,6 +305,11 @@ class KeyValueCache:
         return Band(make, [(0, n_far), (self.n_kept + 1, n_state)])
 
 
+def holds_keys(memory: object) -> bool:
+    """Return True if a memory has keys and values, which a layer has of its mem_len last tokens."""
+    return isinstance(memory, KeyValueCache)
+
+
 def make_terms(net: nn.Module, distance_E: Tensor) -> tuple[DistanceTerms, ...]:
     """Return the distance terms of each layer; ValueError if positions are absolute."""
     terms_N = tuple(terms.lay_out() for terms in net.positions(distance_E))

@@ -1,4 +1,4 @@
-"""How evaluation and generation call a network, and its nats in other units.
+"""How training, evaluation and generation call a network, and its nats in other units.
 
 B rows   L segment   T tokens of a row   D width   V vocabulary   Y tokens of any rows
 """
@@ -34,7 +34,7 @@ from .transformer_xl import TransformerXL
 class Reader:
     """A network as evaluation and generation call it; it may adapt to what it reads.
 
-    Its weights are constant, so that its memory has keys and values where these are constant, too.
+    Without a rate its weights are constant, and its memory has keys and values if these are, too.
     `hidden` reads a segment, `score` scores it, and `loss` scores it and then learns from it if
     `adaptation` has a rate: only the weights of a copy change. Arguments are as in a network.
 
@@ -186,7 +186,9 @@ class Segment(Protocol):
         """Return the targets where a softmax reads them."""
 
 
-def score_segment(net: Reader, segment: Segment, memory: AnyMemory) -> tuple[Tensor, AnyMemory]:
+def score_segment(
+    net: Network | Reader, segment: Segment, memory: AnyMemory
+) -> tuple[Tensor, AnyMemory]:
     """Return nats_BL of a segment's targets, 0 where IGNORED, and the memory for the next one."""
     targets_BL = segment.choose_targets(getattr(net, "head", None))
     doc_pos_BL = segment.doc_pos_BL

@@ -1,4 +1,4 @@
-"""Transformer-XL (Dai et al. 2019), top-down. Read this first.
+"""Transformer-XL (Dai et al. 2019), top-down. Read this first of `model/`.
 
     logits_BLV, memory = model(tokens_BL, memory)
 
@@ -12,7 +12,8 @@ Layer n, for the states h = h^(n-1) of a segment and the memory m = m^(n-1) (Sec
     h^n      = LayerNorm(o + max(0, o W_1 + b_1) W_2 + b_2)           FeedForward
     m^(n-1) <- the last M states of h~                                Memory.update
 
-r_(i-j) = R_(i-j) W_R, u and v, or the equivalents of other schemes, are in positions.py.
+r_(i-j) = R_(i-j) W_R, u and v, or the equivalents of other schemes, are in positions.py. In (d), v
+is a vector of the scheme, not the values.
 
 B rows read in parallel   L tokens in the segment   M in memory   S = M + L visible
 D width   H heads   K head width   V vocabulary   N layers
@@ -169,7 +170,7 @@ class TransformerXL(nn.Module):
     def empty_cache(
         self, batch_size: int, lengths: EvalLengths | None = None
     ) -> Memory | KeyValueCache:
-        """Return an empty memory of keys and values, for constant weights; of states if these vary.
+        """Return an empty memory of keys and values, or of states, where keys may vary.
 
         The keys of a state vary where its position does, or where its own layer reads it.
         """

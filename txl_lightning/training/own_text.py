@@ -56,8 +56,10 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 
 
 def find_recipe(given: Given) -> SettingsLayer | None:
-    """Return the recipe of a text of one's own, by its length; an empty one for a text that is too
-    short, and None if a network is given."""
+    """Return the recipe of a text of one's own, by its length; an empty one if it is too short.
+
+    None: a config gives a network or an optimizer, or ckpt_path or no such text is given.
+    """
     if not needs_recipe(given):
         return None
     data = read_data(given)
@@ -86,7 +88,10 @@ def find_recipe(given: Given) -> SettingsLayer | None:
 
 
 def needs_recipe(given: Given) -> bool:
-    """Return True if no config, class or checkpoint gives a network or an optimizer."""
+    """Return True if no config, class or ckpt_path gives a network or an optimizer.
+
+    Single settings of them in words do not count, nor a checkpoint that `resume` finds.
+    """
     models = [layer.tree.get("model", {}) for layer in given.configs]
     has_model = any({"net", "optim", "class_path"} & model.keys() for model in models)
     is_new = given.get_text("ckpt_path") in (None, "last")

@@ -1,16 +1,18 @@
 """The state of a run: what it needs to go on as if it had not stopped.
 
-Lightning restores weights, optimizer, schedule, counts of steps, and its own callbacks. All else is
-a `RunState`. In training, the module, its `memory_bank`, the loader and the callbacks of `OWNERS`
+Lightning restores weights, optimizer, schedule, scaler, counts of steps, and its own callbacks. The
+text's vocabulary and fingerprint are CorpusDataModule's, and are only compared. All else is a
+`RunState`. In training, the module, its `memory_bank`, the loader and the callbacks of `OWNERS`
 have its values, and `capture` adds them to a checkpoint. A resume happens in this order:
 
-1. `find_start` (start.py) loads a checkpoint, whose settings count unless others are given.
-   `AtomicCheckpointIO` gives it to Lightning.
+1. `find_start` (start.py) loads a checkpoint, whose settings of model and text count unless others
+   are given. `AtomicCheckpointIO` gives it to Lightning.
 2. `setup` of model and callbacks.
 3. `prepare`, called by `LanguageModel.on_load_checkpoint`, Lightning's first hook with a
    checkpoint. It sets what decides whether and how long training goes on, and changes what
    Lightning loads next.
-4. Lightning restores its part, and starts training if a step is left.
+4. Lightning restores weights and callbacks, calls `on_fit_start` (with fsdp2 before 3), restores
+   loops and optimizer, and starts training if a step is left.
 5. `on_train_start` of the callbacks in their order (`ORDER` in cli.py): TimeBudget goes on in its
    plan; TrainingStateCheckpoint calls `restore`, the last that may change random numbers;
    LastCheckpoint runs a validation that is due.
@@ -37,7 +39,7 @@ from ..model.parts import is_onednn_faster
 from ..runs.folder import FORMAT, KEY
 
 State = dict[str, Any]
-TRAINED = "trained"  # key in a checkpoint with an average: the weights, beside it in state_dict
+TRAINED = "trained"  # key of the trained weights where state_dict has their average
 
 
 @dataclass

@@ -47,7 +47,7 @@ def make_eval_lengths(
 class MemoryBank:
     """Memories by stage and slot (the index of the stage's dataloader).
 
-    The memory after a segment is staged, and replaces the previous one when the step is done,
+    The memory after a segment is staged, and replaces the previous one when the segment is over,
     together with the position in the text. Memories are plain attributes, never buffers: DDP would
     overwrite buffers with rank 0's, and an average of weights would average them.
     """

@@ -1,6 +1,6 @@
 """What the settings of a run are, and where each comes from: layers of them, merged in one place.
 
-defaults < recipe of the text < run or checkpoint < configs, as given < words of the command line
+defaults < recipe of the text < checkpoint and its run < configs < words of the command line
 
 A layer is a mapping of plain values with its origin. `read_given` reads what the user gives, each
 file once; `Resolved` has all layers; `parse` parses them, merged into one config, with the words.
@@ -164,8 +164,7 @@ def read_given(words: list[str]) -> Given:
 
 
 def passes_decide(layers: list[SettingsLayer]) -> bool:
-    """Return True if max_epochs is given later than max_steps, which it then replaces: in a config
-    after another one, or after all configs. -1 asks for no passes."""
+    """Return True if max_epochs, other than -1, is in a later layer than max_steps, or alone."""
     for layer in reversed(layers):
         given = layer.flat
         if "trainer.max_steps" in given:

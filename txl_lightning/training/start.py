@@ -49,8 +49,9 @@ DEFAULT_TEXTS = [getattr(DataConfig, name) for name in TEXT_NAMES]
 def find_start(resume: Resume, given: Given) -> LoadedCheckpoint | None:
     """Load the checkpoint to start from; return None for a new run.
 
-    ckpt_path is a file, a run's folder, one of convert's, or "last": the one to resume under root,
-    fetched from the mirror if that has a newer one. A config.yaml in a run's folder there names it.
+    ckpt_path is a file, a run's folder, or one that convert wrote. Without it, or as "last", it is
+    the newest intact checkpoint of the run under root: that whose config.yaml is given, or else the
+    one of `choose_run`. A newer run is fetched from the mirror before.
     """
     ckpt_path = given.get_text("ckpt_path")
     root = Path(given.get_text("trainer.default_root_dir") or RUNS).expanduser()
@@ -108,8 +109,10 @@ def check_job(run: Path, parser: ArgumentParser, settings: Namespace, given: Giv
 
 
 def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -> SettingsLayer:
-    """Return the checkpoint's settings; if it gets its run's text, also those of that text, unless
-    another one is given."""
+    """Return the checkpoint's settings of `model`; if it gets its run's text, also of `data`.
+
+    Those that name a text are left out if another one is given.
+    """
     net = dict(checkpoint.settings["net"])
     # n_token comes from the text; that kernel was the fastest on the machine that trained it.
     for name in ("n_token",) if CLASS in net else ("n_token", "kernel"):
@@ -183,7 +186,7 @@ def refuse_moved_run(given: Given, root: Path) -> None:
 
 
 def check_remaining_steps(max_steps: int, checkpoint: dict[str, Any], resume: Resume) -> None:
-    """Exit if a resumed run is complete; refuse a checkpoint with more steps than max_steps."""
+    """Exit if a resumed run is complete; refuse others that leave no step of max_steps."""
     step = checkpoint.get("global_step", 0)
     if not 0 <= max_steps <= step or (max_steps == step and read_state(checkpoint).validation_due):
         return

@@ -33,7 +33,7 @@ def attend(
     """Compute attention with the fastest kernel for this device."""
     is_compiled = torch.compiler.is_compiling()
     kernel = choose_kernel(q_BLHK.device, is_compiled)
-    # Without gradients, it is the fastest on a GPU, too, for keys and values that are kept.
+    # Without gradients, this one is the fastest on a GPU, too, for keys and values that are kept.
     if not (isinstance(kv, Tensor) or torch.is_grad_enabled() or is_compiled or dropatt):
         kernel = "per_head"
     return KERNELS[kernel](q_BLHK, kv, terms, mask, dropatt)

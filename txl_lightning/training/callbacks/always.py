@@ -177,7 +177,7 @@ def find_scaler(trainer: Trainer) -> Any:
 
 
 class TrainingStateCheckpoint(Callback):
-    """Commit memory and position together, after the step and before a checkpoint is written.
+    """Commit memory and position together, after each segment and before a checkpoint.
 
     A step is logged before a checkpoint of it is written, so that no kill loses its row.
     """
