@@ -6,7 +6,10 @@ import torch
 from txl_lightning.networks import gated_delta_net, mamba2
 from txl_lightning.networks.matrix_state import convolve_causally, read_in_chunks
 
-B, H, K, P = 3, 2, 5, 4
+B = 3
+H = 2
+K = 5
+P = 4
 FAR = 1 << 30  # a document that began long ago
 
 
@@ -92,7 +95,8 @@ def test_strong_decay_has_finite_gradients():
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 5])
 def test_convolution_reads_the_last_tokens_of_a_document_across_segments(cut):
-    n_token, n_tap = 7, 4
+    n_token = 7
+    n_tap = 4
     x = torch.randn(B, n_token, 3).double()
     weight = torch.randn(3, n_tap).double()
     before = torch.randn(B, n_tap - 1, 3).double()

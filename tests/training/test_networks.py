@@ -1,16 +1,23 @@
 """The package's other networks train, resume, evaluate, adapt and generate."""
 
+import csv
+import json
 import math
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from txl_lightning import LanguageModel, generate
+from txl_lightning.analysis.context_length import score_context
 from txl_lightning.evaluation.scoring import stream_nats
 from txl_lightning.imports import NETWORKS, find_network_class
 from txl_lightning.model.adaptation import Adaptation
 from txl_lightning.model.config import make_config
+from txl_lightning.training.ranks import FSDP2Strategy, shard
 
 SIZES = {"n_layer": 2, "d_model": 16}
 SETTINGS = {
@@ -76,6 +83,47 @@ def test_evaluation_adapts_with_a_cache_and_with_steps(make):
         assert adapted.mean() < plain.mean()
 
 
+def test_segments_that_are_read_again_whole_give_the_same_nats(make):
+    ids = torch.randint(20, (40,)).numpy()
+    net = make().net
+    plain = stream_nats(net, ids, batch_size=1, tgt_len=39)
+    again = stream_nats(net, ids, batch_size=1, tgt_len=3, ext_len=9, mem_len=1)
+    torch.testing.assert_close(again, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_a_segment_without_tokens_changes_nothing(make):
+    net = make().net.eval()
+    tokens = torch.randint(20, (2, 5)).to(torch.uint8)
+    _, memory = net(tokens)
+    logits, after = net(tokens[:, :0], memory)
+    assert logits.shape == (2, 0, 256)
+    torch.testing.assert_close(after.tensors(), memory.tensors())
+
+
+def test_context_length_is_measured(make):
+    ids = torch.randint(20, (300,)).numpy()
+    nats = [score_context(make().net, ids, np.arange(100, 110), context) for context in (5, 50)]
+    assert np.isfinite(nats).all()
+    assert not np.allclose(*nats)
+
+
+@pytest.mark.parametrize("n_segment", [1, 2])
+def test_a_network_without_memory_trains_with_the_same_settings(make, fit, n_segment):
+    record = fit(data={"tgt_len": 8}, model=make(n_segment, mem_len=0), max_steps=2)
+    assert math.isfinite(record.losses[-1])
+
+
+def test_each_weight_has_a_gradient_in_a_segment_of_any_length(make):
+    """Otherwise DDP would wait for it."""
+    model = make()
+    tokens = torch.randint(256, (2, 4))
+    for length in (1, 4):
+        model.net.zero_grad(set_to_none=True)
+        nats, _ = model.net.loss(tokens[:, :length], tokens[:, :length])
+        nats.sum().backward()
+        assert all(weight.grad is not None for weight in model.net.parameters())
+
+
 def test_generation_token_by_token_is_that_of_one_call(make):
     net = make().net
     text = [5, 6, 7, *generate(net, [5, 6, 7], 12, temperature=0)]
@@ -93,6 +141,45 @@ def test_a_network_has_its_name_in_each_form_of_a_setting(txl, tmp_path, form):
     assert code == 0
     name = yaml.safe_load(output.out)["model"]["net"]["class_path"]
     assert find_network_class(name) == NETWORKS["Mamba2"]
+
+
+UNITS = ["CompressiveTransformer", "RecurrentMemoryTransformer"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNITS)
+def test_two_processes_train_as_one_does_over_a_pass(tmp_path, write_letters, name):
+    """Also in the last segment of a pass, in which no unit ends."""
+    text = write_letters(tmp_path)
+    settings = {"class_path": name} | SIZES | SETTINGS[name]
+    words = ["fit", f"--model.net={json.dumps(settings)}", f"--data.path={text}"]
+    words += ["--data.tgt_len=4", "--data.batch_size=20", "--plan.minutes=null"]
+    words += ["--trainer.max_epochs=2", "--trainer.accelerator=cpu", "--data.vocab=bytes"]
+    nats = []
+    for devices in (1, 2):
+        root = tmp_path / str(devices)
+        more = [f"--trainer.devices={devices}", f"--trainer.default_root_dir={root}"]
+        command = [sys.executable, "-m", "txl_lightning", *words, *more]
+        subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+        with open(root / "version_0" / "metrics.csv") as file:
+            nats.append([float(row["val/nats"]) for row in csv.DictReader(file) if row["val/nats"]])
+    assert nats[0] == pytest.approx(nats[1], rel=1e-4)
+
+
+def test_fsdp2_is_refused_in_one_line(make):
+    with pytest.raises(ValueError, match=r"^trainer\.strategy: invalid fsdp2; expected ddp, as "):
+        shard(make().net, FSDP2Strategy(), "32-true")
+
+
+def test_prompts_of_several_lengths_are_refused_by_a_network_with_units(make):
+    net = make().net
+    prompts = [[5, 6, 7], [*range(9)]]
+    if not hasattr(net.config, "unit_len"):
+        alone = [generate(net, prompt, 5, temperature=0) for prompt in prompts]
+        assert generate(net, prompts, 5, temperature=0) == alone
+        return
+    with pytest.raises(ValueError, match="prompts: invalid lengths 3 to 9; expected one length"):
+        generate(net, prompts, 5)
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones(refused):

@@ -196,8 +196,7 @@ class CorpusDataModule(LightningDataModule):
         if self._select_settings(IN_ORDER) != IN_ORDER:
             names += ("seed",)
         settings = {"text": self.store.fingerprint} | self._select_settings(names)
-        n_joined = self.count_joined()
-        return settings | {"tgt_len": self.config.tgt_len * n_joined}
+        return settings | {"gradient_segments": self.count_joined()}
 
     def count_joined(self) -> int:
         """Return the segments of a training step, between which gradients flow."""

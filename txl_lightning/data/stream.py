@@ -103,9 +103,11 @@ class Segment(NamedTuple):
     def cut(self, part_len: int) -> list[Segment]:
         """Return parts of part_len tokens in order, each of which is read after the one before.
 
-        loss_denominator still counts all. Nothing may be read again.
+        loss_denominator still counts all. ValueError if tokens are read again.
         """
-        assert self.n_context == self.n_reread == 0
+        n_again = self.n_context + self.n_reread
+        expected = "0, as model.gradient_segments is above 1"
+        require(n_again == 0, "tokens of a segment that are read again", n_again, expected)
         split = {name: getattr(self, name).split(part_len, dim=1) for name in TENSORS}
         if self.host_targets_BL is not None:
             split["host_targets_BL"] = self.host_targets_BL.split(part_len, dim=1)
@@ -278,5 +280,5 @@ class TrainingLoader:
 
     def find_changes(self, read_as: Mapping[str, Any]) -> dict[str, Any]:
         """Return the former values of reading settings that have changed."""
-        before = {"ext_len": 0, "restart_len": None} | read_as
+        before = {"ext_len": 0, "restart_len": None, "gradient_segments": 1} | read_as
         return {n: before.get(n) for n, value in self.read_as.items() if before.get(n) != value}

@@ -125,6 +125,11 @@ def start_decoding(
     require(len(prompts) > 0, "prompts", "none", "at least one")
     lengths = [len(prompt_L) for prompt_L in prompts]
     require(min(lengths) > 0, "prompt", "empty prompt", "at least one token")
+    # Shorter ones are padded at the beginning, which would move the units of the network.
+    unit_len = getattr(model.config, "unit_len", 1)
+    expected = f"one length for all, as the network reads units of {unit_len} tokens"
+    is_possible = unit_len == 1 or min(lengths) == max(lengths)
+    require(is_possible, "prompts", f"lengths {min(lengths)} to {max(lengths)}", expected)
     ids = torch.cat([prompt_L.cpu() for prompt_L in prompts])
     n_token = model.config.n_token
     is_known = int(ids.min()) >= 0 and int(ids.max()) < n_token

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ..errors import require
 from .config import EvalLengths, find_network
 from .contract import AnyMemory, Network, keep_gradient, stop_gradient
 
@@ -20,6 +21,7 @@ def check_network(net: Network, tgt_len: int = 8, device: str | torch.device = "
     A copy is checked on a device, in float64 and with random weights. Its memory must hold tgt_len
     tokens.
     """
+    require(tgt_len >= 2, "tgt_len", tgt_len, "at least 2")
     net = find_network(net)
     try:
         copied = randomize_copy(net).to(device)
@@ -103,10 +105,12 @@ def check_memory(net: Network, tokens_BL: Tensor, memory: AnyMemory, expected_BL
 
 def check_reread(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
     half = tokens_BL.size(1) // 2
-    n_reread = half // 2
-    _, memory = net(tokens_BL[:, : half + n_reread], None, None, n_reread)
-    second_BLV, _ = net(tokens_BL[:, half:], memory)
-    require_equal(second_BLV, whole_BLV[:, half:], "memory has tokens of n_reread")
+    for n_reread in (half // 2, half):
+        _, memory = net(tokens_BL[:, :half])
+        end = half + n_reread
+        _, memory = net(tokens_BL[:, half:end], memory, None, n_reread)
+        second_BLV, _ = net(tokens_BL[:, half:], memory)
+        require_equal(second_BLV, whole_BLV[:, half:], "memory has tokens of n_reread")
 
 
 def check_no_memory(net: Network, tokens_BL: Tensor) -> None:

@@ -4,9 +4,9 @@ B rows   U tokens in the unit   M states of memory   C compressed ones   S = C +
 N layers   D width   F inner width   H heads   K width of a head
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, einsum, nn
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..errors import require
 from .stateful import State, StateMemory
-from .units import UnitConfig, UnitNetwork
+from .units import UnitConfig, UnitMemory, UnitNetwork
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,16 @@ class CompressiveTransformerConfig(UnitConfig):
         return CompressiveTransformer(self)
 
 
+class CompressiveMemory(UnitMemory):
+    """Its loss of compression is the last unit's, and keeps its gradient for the segment's loss."""
+
+    def end_segment(self) -> Self:
+        memory = super().end_segment()
+        state, begun = memory.state_N
+        lost = {"lost_B": self.state_N[0]["lost_B"]}
+        return replace(memory, state_N=(state | lost, begun))
+
+
 class CompressiveTransformer(UnitNetwork):
     """After each unit, the oldest U states of memory become U / rate compressed ones (Algorithm 1).
 
@@ -83,6 +93,18 @@ class CompressiveTransformer(UnitNetwork):
             "compressed_BNCD": new_zeros(*sizes, config.n_compressed, config.d_model),
             "lost_B": new_zeros(batch_size),
         }
+
+    def make_memory(self, batch_size: int, mem_len: int) -> CompressiveMemory:
+        memory = super().make_memory(batch_size, mem_len)
+        return CompressiveMemory(memory.state_N, memory.mem_len)
+
+    def read(
+        self, tokens_BL: Tensor, memory: StateMemory, doc_pos_BL: Tensor
+    ) -> tuple[Tensor, StateMemory]:
+        state, begun = memory.state_N
+        nothing = {"lost_B": torch.zeros_like(state["lost_B"])}
+        memory = replace(memory, state_N=(state | nothing, begun))
+        return super().read(tokens_BL, memory, doc_pos_BL)
 
     def read_unit(
         self, tokens_BU: Tensor, state: State, doc_pos_BU: Tensor
@@ -113,24 +135,27 @@ class CompressiveTransformer(UnitNetwork):
         after = {
             "h_BNMD": torch.cat([h_BNMD, read_BNUD.to(h_BNMD.dtype)], dim=2)[:, :, unit_len:],
             "compressed_BNCD": compressed_BNCD[:, :, new_BNCD.size(2) :],
-            "lost_B": state["lost_B"].detach(),
+            "lost_B": state["lost_B"],
         }
         if self.training:
             # Where the old states are of the document, and not empty.
             is_old_B = doc_pos_BU[:, -1] >= unit_len - 1 + h_BNMD.size(2)
             layers = zip(self.layers, read_BNUD.unbind(1), old_BNUD.unbind(1), strict=True)
             lost = [layer.find_lost(*reads) for layer, *reads in layers]
-            after["lost_B"] = torch.stack(lost).mean(0) * is_old_B
+            after["lost_B"] = (torch.stack(lost).mean(0) * is_old_B).to(state["lost_B"].dtype)
         return after
+
+    def list_writing(self) -> list[Tensor]:
+        return [weight for layer in self.layers for weight in layer.compression.parameters()]
 
     def loss(
         self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any, **named: Any
     ) -> tuple[Tensor, StateMemory]:
-        h_BLD, memory = self.read_segment(tokens_BL, *inputs, **named)
-        nats_BL = self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL)
+        nats_BL, memory = super().loss(tokens_BL, targets_BL, *inputs, **named)
         # The loss of the last unit's compression has a gradient, and changes no value.
         lost_B = memory.state_N[0]["lost_B"]
-        return nats_BL + (lost_B - lost_B.detach())[:, None], memory.end_segment()
+        is_scored_BL = (targets_BL >= 0).to(nats_BL.device)
+        return nats_BL + (lost_B - lost_B.detach())[:, None] * is_scored_BL, memory
 
 
 def find_mask(doc_pos_BU: Tensor, config: CompressiveTransformerConfig) -> Tensor:

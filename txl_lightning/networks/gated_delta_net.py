@@ -1,7 +1,7 @@
 """Gated DeltaNet: a matrix as state, which a delta rule corrects (Yang et al. 2024).
 
 B rows   L tokens in the segment   C in a chunk   T = C + 1   D width   F inner width
-H heads   K width of keys   P width of values   X channels   W taps
+H heads   K width of keys   P width of values   X channels   W taps   V = W - 1
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import require
+from ..model.adaptive import at_least_float32
 from .matrix_state import (
     convolve_causally,
     empty_state,
@@ -114,14 +115,14 @@ class GatedDelta(nn.Module):
         return empty_state(self.conv_XW, sizes)
 
     def forward(self, x_BLD: Tensor, state: State, doc_pos_BL: Tensor) -> tuple[Tensor, State]:
-        qkv_BLX, before_BWX = convolve_causally(
-            self.qkv(x_BLD), state["before_BWX"], self.conv_XW, doc_pos_BL
+        qkv_BLX, before_BVX = convolve_causally(
+            self.qkv(x_BLD), state["before_BVX"], self.conv_XW, doc_pos_BL
         )
         parts = F.silu(qkv_BLX).split(self.widths, dim=-1)
         q_BLHK, k_BLHK, v_BLHP = (part.unflatten(-1, (self.config.n_head, -1)) for part in parts)
         write_BLH = self.write(x_BLD).sigmoid()
         log_decay_BLH = -self.log_rate_H.exp() * F.softplus(
-            self.decay(x_BLD).float() + self.decay_bias_H
+            at_least_float32(self.decay(x_BLD)) + self.decay_bias_H
         )
         inputs = (
             F.normalize(q_BLHK, dim=-1) * self.config.key_width**-0.5,
@@ -135,7 +136,7 @@ class GatedDelta(nn.Module):
         )
         gate_BLX = F.silu(self.gate(x_BLD))
         out_BLD = self.out(self.norm(o_BLHP.to(x_BLD.dtype)).flatten(2) * gate_BLX)
-        return out_BLD, {"state_BHPK": state_BHPK, "before_BWX": before_BWX}
+        return out_BLD, {"state_BHPK": state_BHPK, "before_BVX": before_BVX}
 
 
 def read_chunk(

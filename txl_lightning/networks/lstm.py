@@ -57,7 +57,8 @@ class LSTMLayer(nn.Module):
         maps = (self.of_inputs, self.of_states)
         weights = [*(each.weight for each in maps), *(each.bias for each in maps)]
         options = {"has_biases": True, "num_layers": 1, "dropout": 0.0}
-        options |= {"train": False, "bidirectional": False, "batch_first": True}
+        # Without "train", a GPU keeps nothing for gradients.
+        options |= {"train": torch.is_grad_enabled(), "bidirectional": False, "batch_first": True}
         # In the precision of the weights, also under autocast: errors of a state add up.
         with torch.autocast(x_BLD.device.type, enabled=False):
             state = (h_BD[None], c_BD[None])

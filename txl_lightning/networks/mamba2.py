@@ -1,7 +1,7 @@
 """Mamba-2: a selective state space, which is linear attention with a decay (Dao and Gu 2024).
 
 B rows   L tokens in the segment   C in a chunk   T = C + 1   D width
-H heads   P width of a head   K width of the state   X channels   W taps
+H heads   P width of a head   K width of the state   X channels   W taps   V = W - 1
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import require
+from ..model.adaptive import at_least_float32
 from .matrix_state import (
     convolve_causally,
     empty_state,
@@ -107,12 +108,12 @@ class Mixer(nn.Module):
         return empty_state(self.conv_XW, (batch_size, config.n_head, config.d_head, config.d_state))
 
     def forward(self, x_BLD: Tensor, state: State, doc_pos_BL: Tensor) -> tuple[Tensor, State]:
-        xbc_BLX, before_BWX = convolve_causally(
-            self.xbc(x_BLD), state["before_BWX"], self.conv_XW, doc_pos_BL
+        xbc_BLX, before_BVX = convolve_causally(
+            self.xbc(x_BLD), state["before_BVX"], self.conv_XW, doc_pos_BL
         )
         x_BLX, b_BLK, c_BLK = F.silu(xbc_BLX + self.conv_bias_X).split(self.widths, dim=-1)
         x_BLHP = x_BLX.unflatten(-1, (self.config.n_head, -1))
-        step_BLH = F.softplus(self.step(x_BLD).float() + self.step_bias_H)
+        step_BLH = F.softplus(at_least_float32(self.step(x_BLD)) + self.step_bias_H)
         inputs = (
             c_BLK[:, :, None],
             b_BLK[:, :, None],
@@ -124,7 +125,7 @@ class Mixer(nn.Module):
         )
         y_BLX = (y_BLHP + self.skip_H[:, None] * x_BLHP).flatten(2)
         out_BLD = self.out(self.norm((y_BLX * F.silu(self.gate(x_BLD))).to(x_BLD.dtype)))
-        return out_BLD, {"state_BHPK": state_BHPK, "before_BWX": before_BWX}
+        return out_BLD, {"state_BHPK": state_BHPK, "before_BVX": before_BVX}
 
 
 def read_chunk(

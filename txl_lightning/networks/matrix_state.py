@@ -7,6 +7,7 @@ S_t = a_t S_{t-1} + v_t k_t^T,  o_t = S_t q_t, which is linear attention with a 
 
 B rows   C tokens in the chunk   T = C + 1: the state before the chunk, and its tokens
 H heads   K width of keys   P width of values   X channels   W taps of a convolution
+V = W - 1
 """
 
 import math
@@ -28,7 +29,7 @@ def empty_state(conv_XW: Tensor, sizes: Sequence[int]) -> State:
     n_channel, n_tap = conv_XW.shape
     return {
         "state_BHPK": conv_XW.new_zeros(sizes, dtype=dtype),
-        "before_BWX": conv_XW.new_zeros(sizes[0], n_tap - 1, n_channel, dtype=dtype),
+        "before_BVX": conv_XW.new_zeros(sizes[0], n_tap - 1, n_channel, dtype=dtype),
     }
 
 
@@ -53,13 +54,13 @@ def read_in_chunks(
             *wide, doc_pos_BL.split(chunk_len, dim=1), strict=True
         ):
             heads_first = [each.transpose(1, 2) for each in chunk]
-            decay_BHCT = decays(log_decay_BCH, doc_pos_BC)
+            decay_BHCT = find_decays(log_decay_BCH, doc_pos_BC)
             o_BHCP, state_BHPK = read_chunk(*heads_first, decay_BHCT, state_BHPK)
             parts.append(o_BHCP.transpose(1, 2))
     return torch.cat(parts, dim=1), state_BHPK
 
 
-def decays(log_decay_BCH: Tensor, doc_pos_BC: Tensor) -> Tensor:
+def find_decays(log_decay_BCH: Tensor, doc_pos_BC: Tensor) -> Tensor:
     """Return G_BHCT: the share of what is written at t that is left at each token.
 
     It is 0 for what is written later, or before the token's document. t = 0 is the state before the
@@ -92,17 +93,17 @@ def write_state(k_BHCK: Tensor, v_BHCP: Tensor, state_BHPK: Tensor, decay_BHCT: 
 
 
 def convolve_causally(
-    x_BLX: Tensor, before_BWX: Tensor, weight_XW: Tensor, doc_pos_BL: Tensor
+    x_BLX: Tensor, before_BVX: Tensor, weight_XW: Tensor, doc_pos_BL: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return each channel's convolution over a document's last W tokens, and the last W - 1 inputs.
 
     Args:
-        before_BWX: the W - 1 inputs before the segment.
+        before_BVX: the W - 1 inputs before the segment.
         weight_XW: the last tap is that of the token itself.
     """
     n_tap = weight_XW.size(1)
     tgt_len = x_BLX.size(1)
-    joined_BLX = torch.cat([before_BWX, x_BLX.to(before_BWX.dtype)], dim=1)
+    joined_BLX = torch.cat([before_BVX, x_BLX.to(before_BVX.dtype)], dim=1)
     y_BLX = 0
     for tap in range(n_tap):
         is_read_BL1 = doc_pos_BL[:, :, None] >= n_tap - 1 - tap

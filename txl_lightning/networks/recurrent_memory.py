@@ -19,7 +19,8 @@ from .units import UnitConfig, UnitNetwork
 class RecurrentMemoryTransformerConfig(UnitConfig):
     """A Recurrent Memory Transformer (Bulatov et al. 2022, Section 3.3).
 
-    What it writes is learned only if model.gradient_segments is 2 or more.
+    What it writes is learned only if a step reads the next unit, too: with segments of two units,
+    or with model.gradient_segments 2.
 
     Args:
         n_memory: Memory tokens R.
@@ -61,6 +62,9 @@ class RecurrentMemoryTransformer(UnitNetwork):
         self.reading_RD = nn.Parameter(0.02 * torch.randn(config.n_memory, config.d_model))
         self.writing_RD = nn.Parameter(0.02 * torch.randn(config.n_memory, config.d_model))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
+
+    def list_writing(self) -> list[Tensor]:
+        return [self.writing_RD]
 
     def empty_state(self, batch_size: int) -> State:
         return {"memory_BRD": self.reading_RD.new_zeros(batch_size, *self.reading_RD.shape)}

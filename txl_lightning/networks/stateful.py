@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import convert_fields, require
-from ..model.adaptive import embedding_and_head
+from ..model.adaptive import as_indices, embedding_and_head
 from ..model.config import ContextLengths, EvalLengths, TransformerXLConfig
 
 State = dict[str, Tensor]
@@ -45,13 +45,10 @@ class StateConfig:
         convert_fields(self)
         for field in ("n_token", "n_layer", "d_model"):
             require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
-        require_carried(self.mem_len)
+        expected = "1 (the state is carried) or 0 (it is not)"
+        require(self.mem_len in (0, 1), "mem_len", self.mem_len, expected)
         is_possible = 0 <= self.dropout < 1
         require(is_possible, "dropout", self.dropout, "at least 0 and less than 1")
-
-
-def require_carried(mem_len: int) -> None:
-    require(mem_len in (0, 1), "mem_len", mem_len, "1 (the state is carried) or 0 (it is not)")
 
 
 @dataclass(frozen=True)
@@ -60,6 +57,7 @@ class StateMemory:
 
     state_N: tuple[State, ...]
     mem_len: int
+    """0: nothing is carried; any other number, as of `recl`: the state is."""
     has_gradient: bool = False
     """False: the states have no gradient into the segment before."""
 
@@ -88,7 +86,6 @@ class StateMemory:
         return replace(self, state_N=tuple(states))
 
     def resize(self, lengths: ContextLengths) -> Self:
-        require_carried(lengths.mem_len)
         return replace(self, mem_len=lengths.mem_len).end_segment()
 
     def keep_gradient(self) -> Self:
@@ -135,7 +132,6 @@ class StateNetwork(nn.Module):
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> StateMemory:
         use = lengths.resolve(self.config) if lengths else self.config
-        require_carried(use.mem_len)
         return self.make_memory(batch_size, use.mem_len)
 
     def forward(self, tokens_BL: Tensor, *inputs: Any, **named: Any) -> tuple[Tensor, StateMemory]:
@@ -160,13 +156,18 @@ class StateNetwork(nn.Module):
         n_reread: int = 0,
     ) -> tuple[Tensor, StateMemory]:
         """Return the states h_BLD, and the memory before the tokens that are read again."""
+        tokens_BL = as_indices(tokens_BL)
         memory = self.empty_memory(len(tokens_BL)) if memory is None else memory
         if doc_pos_BL is None:
             # Each row is one document.
             doc_pos_BL = torch.full_like(tokens_BL, LONG_AGO, dtype=torch.long)
         n_new = tokens_BL.size(1) - n_reread
-        h_BLD, memory = self.read(tokens_BL[:, :n_new], memory, doc_pos_BL[:, :n_new])
+        # A segment may have no tokens, or none that the next one does not read again.
+        parts = [self.embedding(tokens_BL[:, :0])]
+        if n_new:
+            h_BLD, memory = self.read(tokens_BL[:, :n_new], memory, doc_pos_BL[:, :n_new])
+            parts.append(h_BLD)
         if n_reread:
-            reread_BLD, _ = self.read(tokens_BL[:, n_new:], memory, doc_pos_BL[:, n_new:])
-            h_BLD = torch.cat([h_BLD, reread_BLD], dim=1)
-        return h_BLD, memory
+            h_BLD, _ = self.read(tokens_BL[:, n_new:], memory, doc_pos_BL[:, n_new:])
+            parts.append(h_BLD)
+        return torch.cat(parts, dim=1), memory

@@ -9,7 +9,7 @@ B rows   L tokens in the segment   U in a unit   X of the unfinished unit   D wi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -38,12 +38,28 @@ class UnitMemory(StateMemory):
 
     def forget(self) -> Self:
         state, begun = super().forget().state_N
-        none = {name: begun[name][:, :0] for name in ("tokens_BX", "doc_pos_BX")}
-        return replace(self, state_N=(state, begun | none))
+        return replace(self, state_N=(state, begun | drop_tokens(begun)))
+
+
+def drop_tokens(begun: State) -> State:
+    """Return the tensors of no unfinished unit."""
+    return {name: begun[name][:, :0] for name in ("tokens_BX", "doc_pos_BX")}
 
 
 class UnitNetwork(StateNetwork):
     """A network with the methods `empty_state` and `read_unit`."""
+
+    def list_writing(self) -> list[Tensor]:
+        """Return the weights that change the next state alone; other processes wait for them."""
+        return []
+
+    def loss(
+        self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any, **named: Any
+    ) -> tuple[Tensor, StateMemory]:
+        nats_BL, memory = super().loss(tokens_BL, targets_BL, *inputs, **named)
+        # DDP waits for a gradient of each weight, also in a segment after which nothing is read.
+        zero = sum((0 * weight.sum() for weight in self.list_writing()), start=0)
+        return nats_BL + zero, memory
 
     def empty_state(self, batch_size: int) -> State:
         """Return the state before any token: zeros."""
@@ -70,6 +86,9 @@ class UnitNetwork(StateNetwork):
     ) -> tuple[Tensor, StateMemory]:
         state, begun = memory.state_N
         unit_len = self.config.unit_len
+        # In a new pass over a text, all rows begin anew, and so does a unit.
+        if begun["tokens_BX"].size(1) and not doc_pos_BL[:, 0].any():
+            begun = begun | drop_tokens(begun)
         n_begun = begun["tokens_BX"].size(1)
         # A document is not older than all that was read: an empty state has nothing of it.
         n_new = tokens_BL.size(1)

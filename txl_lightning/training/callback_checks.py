@@ -15,7 +15,11 @@ from ..model.reading import readings
 from ..runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from .callbacks.checkpointing import BestCheckpoint
 from .callbacks.time_budget import TimeBudget
-from .callbacks.validation_probe import count_warmup_segments, measures_gain
+from .callbacks.validation_probe import (
+    FinalValidation,
+    count_warmup_segments,
+    measures_gain,
+)
 from .module import LanguageModel
 
 OUR_PACKAGES = {"lightning", "txl_lightning"}
@@ -112,13 +116,27 @@ def check_first_row(monitor: str, trainer: Trainer) -> None:
     """Refuse a metric of training whose first row follows the first validation."""
     every = trainer.log_every_n_steps
     require(every > 0, "trainer.log_every_n_steps", every, f"1 or more, to monitor {monitor}")
-    is_timed = any(isinstance(each, TimeBudget) for each in trainer.callbacks)
-    if is_timed or not isinstance(trainer.val_check_interval, int):
+    interval = find_validation_interval(trainer)
+    if interval is None:
         return
-    first = max(trainer.val_check_interval // trainer.accumulate_grad_batches, 1)
+    first = max(interval // trainer.accumulate_grad_batches, 1)
     first = first if trainer.max_steps < 0 else min(first, trainer.max_steps)
     expected = f"at most {first}, the steps before the first validation, to monitor {monitor}"
     require(every <= first, "trainer.log_every_n_steps", every, expected)
+
+
+def find_validation_interval(trainer: Trainer) -> int | None:
+    """Return the segments before the first validation; None if they are not known yet."""
+    if any(isinstance(each, TimeBudget) for each in trainer.callbacks):
+        return None
+    for each in trainer.callbacks:
+        if isinstance(each, FinalValidation) and each.n_validation:
+            # Steps of passes are counted later.
+            n_step = trainer.max_steps
+            per_step = trainer.accumulate_grad_batches
+            return None if n_step < 0 else each.find_interval(n_step, per_step)
+    interval = trainer.val_check_interval
+    return interval if isinstance(interval, int) else None
 
 
 def has_gain(trainer: Trainer, model: LanguageModel, data: CorpusDataModule) -> bool:

@@ -176,6 +176,9 @@ def shard(net: Network, strategy: Strategy, precision: str) -> None:
     name = type(strategy).__name__
     expected = "fsdp2, whose checkpoints are one file, without tensor parallelism"
     require(isinstance(strategy, FSDP2Strategy), "trainer.strategy", name, expected)
+    kind = type(net).__name__
+    expected = f"ddp, as {kind} makes its memory from weights that would be shards"
+    require(not hasattr(net, "make_memory"), "trainer.strategy", "fsdp2", expected)
     if isinstance(net, fsdp.FSDPModule):
         # Evaluation leaves parameters gathered, but the optimizer needs the shards.
         net.reshard()

@@ -160,21 +160,24 @@ def segment_loss(
     return torch.cat(nats), memory.restore(join_rows(part_memory, memories))
 
 
-def find_part_len(segment: Segment, n_part: int, corpus: Any) -> int | None:
+def find_part_len(segment: Segment, n_joined: int, corpus: Any) -> int | None:
     """Return the length of the segments that a step reads; None if it reads one.
 
     All have data.tgt_len, or equal lengths if the data are of another kind.
     """
-    if n_part == 1:
+    if n_joined == 1:
         return None
-    return corpus.config.tgt_len if corpus else -(-segment.new_len // n_part)
+    return corpus.config.tgt_len if corpus else -(-segment.new_len // n_joined)
 
 
-def require_whole_units(net: Network, tgt_len: int) -> None:
+def require_whole_units(net: Network, data: Any) -> None:
     """Refuse segments that end within a unit of a network whose state changes after each."""
     unit_len = getattr(net.config, "unit_len", 1)
     expected = f"a multiple of model.net.unit_len ({unit_len})"
-    require(tgt_len % unit_len == 0, "data.tgt_len", tgt_len, expected)
+    require(data.tgt_len % unit_len == 0, "data.tgt_len", data.tgt_len, expected)
+    is_possible = unit_len == 1 or data.segments == "fixed"
+    expected = f"fixed, as the network reads units of {unit_len} tokens"
+    require(is_possible, "data.segments", data.segments, expected)
 
 
 def score_parts(
@@ -187,7 +190,8 @@ def score_parts(
         nats_BL, memory = score_segment(net, segment, memory)
         parts.append(nats_BL)
     has_gradient = any(each.requires_grad for each in memory.tensors().values())
-    if torch.is_grad_enabled() and len(segments) > 1:
+    # Without memory, nothing is between them.
+    if torch.is_grad_enabled() and len(segments) > 1 and net.config.mem_len:
         expected = f"1, as the memory of {type(net).__name__} has no gradient"
         require(has_gradient, "model.gradient_segments", len(segments), expected)
     return torch.cat(parts, dim=1), stop_gradient(memory)

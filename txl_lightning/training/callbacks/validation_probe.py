@@ -30,8 +30,10 @@ N_GAIN = 16  # and those on which memory gain is
 
 
 class FinalValidation(Callback):
-    """Validate after the last step of a run, even if no interval ends there; and so many times in
-    the whole run, if their number is given in place of an interval."""
+    """Validate after the last step of a run, even if no interval ends there.
+
+    With n_validation, so many times in the whole run, in place of an interval.
+    """
 
     def __init__(self, n_validation: int | None = None) -> None:
         self.n_validation = n_validation
@@ -41,8 +43,12 @@ class FinalValidation(Callback):
         if self.n_validation:
             limit = module.pass_limit
             per_step = limit.accumulation if limit else trainer.accumulate_grad_batches
-            n_segment = trainer.max_steps * per_step
-            trainer.val_check_interval = max(n_segment // self.n_validation, 1)
+            trainer.val_check_interval = self.find_interval(trainer.max_steps, per_step)
+
+    def find_interval(self, n_step: int, per_step: int) -> int:
+        """Return the segments from one validation to the next, of a run of so many steps."""
+        assert self.n_validation
+        return max(n_step * per_step // self.n_validation, 1)
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if module.between_steps and trainer.global_step == trainer.max_steps:
