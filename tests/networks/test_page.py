@@ -1,5 +1,6 @@
 """The sizes in docs/networks.md are those of the networks."""
 
+import json
 import re
 
 import pytest
@@ -28,6 +29,14 @@ def test_page_has_the_parameters_and_the_bytes_of_memory_of_each_network(rows):
         tensors = net.empty_memory(1).tensors().values()
         actual = f"{sum(sizes):,}", f"{sum(each.nbytes for each in tensors):,}"
         assert actual == (parameters, n_byte), name
+
+
+def test_page_has_the_measured_times(rows, repository):
+    path = repository / "experiments" / "speed" / "results" / "2026-11-28-networks.json"
+    result = json.loads(path.read_text())
+    for name, settings, _, _, milliseconds in rows:
+        assert yaml.safe_load(f"{{{settings}}}") == result["settings"][name]
+        assert milliseconds == f"{result['milliseconds'][name]['median']:.0f}"
 
 
 def test_networks_of_the_page_have_about_equal_parameters(rows):
