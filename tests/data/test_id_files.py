@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import struct
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from txl_lightning.checkpoints import LoadedCheckpoint, load_checkpoint
 from txl_lightning.commands.inputs import find_id_options, read_ids
 from txl_lightning.data import id_files
 from txl_lightning.data.id_files import IdOptions
+from txl_lightning.data.id_types import find_type
 from txl_lightning.data.sources import DataConfig, find_kind
 from txl_lightning.data.store import EvalText, Store
 from txl_lightning.data.vocab import Bytes
@@ -123,6 +125,7 @@ def test_an_unknown_header_is_refused(open_ids, changes, message):
         open_ids("a.bin")
 
 
+@pytest.mark.filterwarnings("ignore:.*every second id")
 @pytest.mark.parametrize(
     ("kind", "ids", "message"),
     [
@@ -450,3 +453,20 @@ def test_document_unit_has_no_effect_on_ids(tmp_path, monkeypatch, unit):
         text = settings.open_text().text("train")
     assert text.ids_at(np.arange(len(IDS))).tolist() == IDS.tolist()
     assert list(text.starts) == STARTS
+
+
+@pytest.mark.parametrize(("written", "given"), [("<i8", "uint32"), ("<i4", "uint16")])
+def test_ids_of_twice_the_given_width_are_read_with_a_warning(tmp_path, written, given):
+    path = tmp_path / "a.bin"
+    (IDS % 50 + 1).astype(written).tofile(path)
+    with pytest.warns(UserWarning, match=rf"a\.bin: every second id of {given[4:]} bits is 0"):
+        assert find_type(path, given)[0] == np.dtype(given)
+
+
+@pytest.mark.parametrize("given", ["uint16", "uint32", "int64"])
+def test_ids_of_the_given_width_have_no_warning(tmp_path, given):
+    path = tmp_path / "a.bin"
+    (IDS % 50).astype(given).tofile(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        find_type(path, given)

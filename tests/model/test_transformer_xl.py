@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import EvalLengths
-from txl_lightning.model.parts import VariationalDropout
+from txl_lightning.model.parts import Dropout, VariationalDropout
 from txl_lightning.model.reading import Reader
 
 EXACT_KERNELS = ["auto", "per_head", "reference", "sdpa"]
@@ -86,8 +86,8 @@ def test_memory_of_other_sizes_or_rows_is_refused(make_net, kind):
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
-        ({"dropout": 0.3}, torch.nn.Dropout),
-        ({"dropatt": 0.3}, torch.nn.Dropout),
+        ({"dropout": 0.3}, Dropout),
+        ({"dropatt": 0.3}, Dropout),
         ({"dropout": 0.3, "dropout_type": "variational"}, VariationalDropout),
     ],
 )

@@ -141,7 +141,10 @@ def resumed(request, whole, tmp_path_factory):
 @pytest.mark.parametrize("name", sorted({*NAMES} - OF_PROCESS))
 def test_every_value_of_the_state_is_restored_to_the_last_bit(resumed, name):
     checkpoint, stop = resumed
-    saved, now = read_state(checkpoint), read_state(stop.checkpoint)
+    saved = read_state(checkpoint)
+    now = read_state(stop.checkpoint)
+    # Before it was a setting, a step read one segment.
+    saved.position["read_as"].setdefault("gradient_segments", 1)
     # Otherwise it would be as in a new run.
     assert name == "world_size" or getattr(saved, name) != getattr(RunState(), name)
     assert dump(getattr(now, name)) == dump(getattr(saved, name))

@@ -4,6 +4,7 @@ A flat .bin does not say its type. The high bytes of ids vary less than the low 
 entropy of the bytes at each place of eight shows the width of an id, and the order of its bytes.
 """
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +44,23 @@ def find_type(path: Path, given: str | None) -> tuple[np.dtype, int, bool]:
     if magic in DATES and version in VERSIONS:
         return read_header(path, magic, version, n_id), HEADER, False
     if given is not None:
-        return np.dtype(given).newbyteorder("<"), 0, False
+        dtype = np.dtype(given).newbyteorder("<")
+        warn_of_wider_ids(path, dtype)
+        return dtype, 0, False
     check_assumed_type(path)
     return ASSUMED, 0, True
+
+
+def warn_of_wider_ids(path: Path, dtype: np.dtype) -> None:
+    """Warn if every second id is 0, as where ids have twice the width of the given type.
+
+    That type may be of a run, and the file another one.
+    """
+    sample = read_sample(path).ravel().view(dtype)
+    if len(sample) > 1 and sample[::2].any() and not sample[1::2].any():
+        width = 8 * dtype.itemsize
+        reason = f"every second id of {width} bits is 0; it may have ids of {2 * width} bits"
+        warnings.warn(f"{path}: {reason} (data.id_options.dtype)", stacklevel=2)
 
 
 def read_header(path: Path, magic: int, version: int, n_id: int) -> np.dtype:

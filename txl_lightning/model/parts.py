@@ -18,6 +18,13 @@ from .config import TransformerXLConfig
 from .precision import cast
 
 
+class Dropout(nn.Dropout):
+    """Dropout that does nothing where it drops nothing: of many small steps, as in decoding."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return super().forward(h) if self.training and self.p else h
+
+
 class VariationalDropout(nn.Dropout):
     """Dropout of the same units for all tokens of a segment's row (Gal and Ghahramani 2016).
 
@@ -31,7 +38,7 @@ class VariationalDropout(nn.Dropout):
 
 def make_dropout(config: TransformerXLConfig) -> nn.Dropout:
     """Return dropout of hidden units."""
-    kind = VariationalDropout if config.dropout_type == "variational" else nn.Dropout
+    kind = VariationalDropout if config.dropout_type == "variational" else Dropout
     return kind(config.dropout)
 
 
