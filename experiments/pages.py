@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from experiments.contrasts import Contrast, judge, list_kept
 from experiments.results import AGAIN, Records, format_table, load_records
+from txl_lightning.analysis.contrasts import Contrast, judge, list_kept
 from txl_lightning.files import load_yaml, write_text
 
 FOLDER = Path(__file__).parent

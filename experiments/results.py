@@ -18,7 +18,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.contrasts import Contrast
+from txl_lightning.analysis.contrasts import Contrast
 from txl_lightning.analysis.plots import open_figure
 
 Records = Mapping[str, dict[str, Any]]

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import contrasts, pages
-from experiments.contrasts import Contrast
+from experiments import pages
 from experiments.results import AGAIN
+from txl_lightning.analysis import contrasts
+from txl_lightning.analysis.contrasts import Contrast
 
 REPOSITORY = Path(__file__).parents[1]
 INDEX = pages.INDEX.read_text()

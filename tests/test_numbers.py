@@ -11,11 +11,11 @@ import pytest
 
 from experiments import pages
 from experiments.adaptation import figures as adaptation
-from experiments.contrasts import judge
 from experiments.gpu import operations
 from experiments.gpu.speed import load_published
 from experiments.original import figures as original
 from experiments.speed import table_9
+from txl_lightning.analysis.contrasts import judge
 from txl_lightning.data.json_lines import LONGEST_LINE
 
 REPOSITORY = Path(__file__).parents[1]

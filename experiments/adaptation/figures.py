@@ -4,8 +4,8 @@ from pathlib import Path
 from statistics import median
 
 from experiments import results
-from experiments.contrasts import Contrast
 from experiments.results import AGAIN
+from txl_lightning.analysis.contrasts import Contrast
 
 TEXTS = {
     "python source": "Python source",

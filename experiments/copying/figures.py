@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
-from experiments.contrasts import Contrast
 from experiments.results import Records
 from experiments.the_paper import figures
+from txl_lightning.analysis.contrasts import Contrast
 
 NAMES = {"memory": "recurrence", "alone": "none", "long": "none, segments of 128"}
 METRIC = "val/saved_on_copy"

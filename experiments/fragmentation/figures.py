@@ -8,8 +8,8 @@ from statistics import fmean
 import matplotlib
 
 from experiments import results
-from experiments.contrasts import Contrast
 from experiments.results import AGAIN
+from txl_lightning.analysis.contrasts import Contrast
 from txl_lightning.analysis.plots import open_figure
 
 INK = "#797979"

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
-from experiments.contrasts import Contrast
 from experiments.how_far_back.pairs import LONGEST, VALUES
 from experiments.results import Records
+from txl_lightning.analysis.contrasts import Contrast
 
 GUESSING = 100 / VALUES
 MEMORYLESS = "trained with a memory of 0"

@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import Any
 
 from experiments import results
-from experiments.contrasts import Contrast
 from experiments.results import AGAIN, Records
+from txl_lightning.analysis.contrasts import Contrast
 
 READINGS = {
     "segments": "trained without memory",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments import results
-from experiments.contrasts import Contrast
+from txl_lightning.analysis.contrasts import Contrast
 
 NAMES = {"ours": "this code", "original": "the original code"}
 MARGIN = 0.01  # nats per word

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from experiments import results
-from experiments.contrasts import Contrast
 from experiments.words.figures import count_minutes
+from txl_lightning.analysis.contrasts import Contrast
 
 NETWORKS = {"text-xl": "Transformer-XL", "text-lstm": "LSTM"}
 MARGIN = 0.01  # bits per byte

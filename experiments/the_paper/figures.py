@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import Any
 
 from experiments import results
-from experiments.contrasts import Contrast
 from experiments.results import Records
 from experiments.the_paper.rows import KINDS
+from txl_lightning.analysis.contrasts import Contrast
 
 Comparisons = Mapping[str, tuple[str, str]]
 """Kinds that are compared, the better first."""

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
-from experiments.contrasts import Contrast
+from txl_lightning.analysis.contrasts import Contrast
 
 NETS = {"xl": "Transformer-XL", "lstm": "LSTM"}
 SETUPS = {

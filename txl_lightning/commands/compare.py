@@ -4,22 +4,34 @@ import os
 from pathlib import Path
 
 from ..analysis.plots import draw_validations, open_figure
+from ..errors import require
 from ..files import check_file_writable
 from ..runs.listing import find_runs, load_runs, shorten_paths
 from ..runs.metrics_table import collect_by_key, find_differences
 from ..tables import align_columns
+from .compare_groups import compare_groups
 
 
-def compare_command(runs: tuple[str, ...], out: str | None = None) -> None:
+def compare_command(
+    runs: tuple[str, ...], out: str | None = None, by: str | None = None, margin: float = 0.01
+) -> None:
     """Print the settings in which runs differ, and their results; draw their validation loss.
 
     Args:
-        runs: Folders of runs, or folders with several runs.
+        runs: Folders of runs, or folders with several runs, as of a sweep.
         out: Picture to write (.png, .svg or .pdf); left out, compare.png in the folder that
             contains all the runs.
+        by: Setting whose values are compared instead on the test text, paired by seed: its key, or
+            model.net for the class of the network.
+        margin: With by, an effect of at most this is none, in the unit of the result.
     """
     folders = list(dict.fromkeys(folder for path in runs for folder in find_runs(path, "runs")))
     found = load_runs(folders)
+    if by is not None:
+        require(out is None, "out", out, "null with by, which prints a table")
+        compare_groups(found, by, margin)
+        return
+    require(margin == 0.01, "margin", margin, "left out without by")
     folders = [run.folder for run in found]
     root = Path(os.path.commonpath([folder.absolute() for folder in folders]))
     path = Path(out or root / "compare.png")

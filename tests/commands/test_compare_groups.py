@@ -1,0 +1,85 @@
+"""compare --by: effects of a setting on the test text, paired by seed."""
+
+import re
+
+import pytest
+
+SMALL = ("--trainer.max_steps=3", "--trainer.val_check_interval=3", "--trainer.limit_val_batches=1")
+
+
+@pytest.fixture
+def train(accepted, small):
+    def run(mem_len, seed, *more):
+        words = [f"--model.net.mem_len={mem_len}", f"--seed_everything={seed}"]
+        root = f"--trainer.default_root_dir=runs/{mem_len}-{seed}-{len(more)}"
+        accepted("fit", *small, *SMALL, *words, root, *more)
+
+    return run
+
+
+def read_rows(text):
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+
+
+def test_groups_are_compared_on_the_test_text_and_paired_by_seed(accepted, train):
+    for mem_len in (0, 8):
+        for seed in (1, 2, 3):
+            train(mem_len, seed)
+    rows = read_rows(accepted("compare", "runs", "--by=model.net.mem_len").out)
+    means = {row[0]: [float(number) for number in row[3].split()] for row in rows[1:3]}
+    assert {name: len(numbers) for name, numbers in means.items()} == {"0": 3, "8": 3}
+    # The same as evaluate prints.
+    record = accepted("evaluate", "runs/8-2-0/version_0").out
+    bits = float(re.search(r'"bits_per_byte": ([\d.]+)', record)[1])
+    assert means["8"][1] == pytest.approx(bits, abs=1e-4)
+    name, effect, interval, result, seeds = rows[4]
+    differences = [b - a for a, b in zip(means["0"], means["8"], strict=True)]
+    assert name == "0 against 8"
+    assert float(effect) == pytest.approx(sum(differences) / 3, abs=1e-3)
+    low, high = map(float, interval.split(" to "))
+    assert low <= float(effect) <= high
+    assert result.split(",")[0] in ("clear", "likely", "unclear", "none")
+    assert seeds == f"{sum(each > 0 for each in differences)} of 3"
+
+
+def test_other_settings_that_differ_are_named(accepted, train):
+    train(0, 1)
+    train(8, 1, "--model.optim.lr=0.002")
+    output = accepted("compare", "runs", "--by=model.net.mem_len")
+    assert "warning: runs also differ in model.optim.lr" in output.err
+    assert "unknown: one seed" in output.out
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("seed_everything", "by: invalid seed_everything; expected another setting"),
+        ("model.net.width", "by: invalid model.net.width; expected a setting of these runs"),
+        ("model.net.n_layer", "by: invalid model.net.n_layer (1 in all runs); expected a setting"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(refused, train, key, message):
+    train(0, 1)
+    train(8, 1)
+    code, line = refused("compare", "runs", f"--by={key}")
+    assert code == 2
+    assert line.startswith(message)
+
+
+def test_a_seed_twice_in_a_group_is_refused_with_its_run(refused, train):
+    train(0, 1)
+    train(8, 1)
+    train(8, 1, "--model.optim.lr=0.002")
+    code, line = refused("compare", "runs", "--by=model.net.mem_len")
+    assert code == 2
+    assert line.endswith("; expected one run with seed 1 and model.net.mem_len 8")
+
+
+def test_networks_are_compared_by_their_class(accepted, train, small):
+    train(8, 1)
+    data = [word for word in small if word.startswith(("--data", "--trainer.accelerator"))]
+    net = ("--model.net=LSTM", "--model.net.n_layer=1", "--model.net.d_model=16")
+    where = "--trainer.default_root_dir=runs/lstm"
+    accepted("fit", *data, *net, *SMALL, "--seed_everything=1", where)
+    rows = read_rows(accepted("compare", "runs", "--by=model.net").out)
+    assert {rows[1][0], rows[2][0]} == {"TransformerXL", "LSTM"}
