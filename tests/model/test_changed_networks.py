@@ -18,7 +18,7 @@ from txl_lightning import Adaptation, KeyValueCache, TransformerXL, generate, sc
 from txl_lightning.generation.state import start_decoding
 from txl_lightning.model import is_absolute
 from txl_lightning.model.kernels import reference
-from txl_lightning.model.parts import has_hooks, is_changed
+from txl_lightning.model.parts import Dropout, has_hooks, is_changed
 from txl_lightning.model.positions import AbsoluteSinusoidal, Sinusoidal
 from txl_lightning.model.transformer_xl import FeedForward, Layer, RelativeAttention
 
@@ -358,7 +358,7 @@ def test_candidates_of_a_changed_network_are_scored_as_by_its_own_loss(changed):
     torch.testing.assert_close(actual, expected[0].detach(), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", [Layer, RelativeAttention, nn.Dropout])
+@pytest.mark.parametrize("kind", [Layer, RelativeAttention, Dropout])
 def test_a_class_that_is_patched_for_the_process_acts_in_evaluation(make_net, monkeypatch, kind):
     net = make_net(mem_len=7)
     before = read_alone(net)
