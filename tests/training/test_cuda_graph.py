@@ -63,7 +63,8 @@ def is_equal(record, expected) -> bool:
     ids=str,
 )
 def test_training_by_graphs_is_bit_by_bit_that_without(fit, graphs, net, data, options):
-    net, options = LATE | net, {"precision": "64-true"} | options
+    net = LATE | net
+    options = {"precision": "64-true"} | options
     expected = fit(net, data, **options)
     assert graphs == []
     record = fit(net | CAPTURED, data, **options)
@@ -77,7 +78,8 @@ class Look(Callback):
     """Counts the replays after each segment, and changes the weights in place after two steps."""
 
     def __init__(self, graphs):
-        self.graphs, self.replays = graphs, []
+        self.graphs = graphs
+        self.replays = []
 
     def on_train_batch_end(self, trainer, module, *_):
         self.replays.append(sum(graph.replays for graph in self.graphs))
@@ -104,7 +106,8 @@ def test_only_the_longest_segments_of_training_are_read_by_graphs(fit, graphs):
 
 @pytest.mark.parametrize("net", [{}, {"dropout": 0.2, "dropatt": 0.1}])
 def test_resumed_training_by_graphs_is_the_rest_of_an_uninterrupted_one(fit, graphs, tmp_path, net):
-    net, path = LATE | net | CAPTURED, tmp_path / "a.ckpt"
+    net = LATE | net | CAPTURED
+    path = tmp_path / "a.ckpt"
     whole = fit(net, max_steps=6, save=(path, 3))
     assert fit(net, max_steps=6, ckpt_path=path).continues(whole)
     assert LanguageModel.load_from_checkpoint(path).hparams["cuda_graph"] is True
@@ -365,7 +368,8 @@ def test_dropout_of_graphs_on_a_gpu_changes_from_step_to_step_and_continues_afte
     fit, tmp_path
 ):
     net = {"d_model": 32, "dropout": 0.3, "dropatt": 0.1, "optim": {"schedule": "constant"}}
-    net, path = net | CAPTURED, tmp_path / "a.ckpt"
+    net |= CAPTURED
+    path = tmp_path / "a.ckpt"
     whole = fit(net, accelerator="gpu", max_steps=6, save=(path, 3))
     assert fit(net, accelerator="gpu", max_steps=6, ckpt_path=path).losses == whole.losses[3:]
     captured = CapturedNetwork(whole.model.net.cuda().train())

@@ -145,10 +145,10 @@ class StateNetwork(nn.Module):
         return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
 
     def hidden(self, *inputs: Any, **named: Any) -> tuple[Tensor, StateMemory]:
-        h_BLD, memory = self.read_segment(*inputs, **named)
+        h_BLD, memory = self.encode(*inputs, **named)
         return h_BLD, memory.end_segment()
 
-    def read_segment(
+    def encode(
         self,
         tokens_BL: Tensor,
         memory: StateMemory | None = None,
