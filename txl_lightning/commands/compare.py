@@ -9,7 +9,6 @@ from ..files import check_file_writable
 from ..runs.listing import find_runs, load_runs, shorten_paths
 from ..runs.metrics_table import collect_by_key, find_differences
 from ..tables import align_columns
-from .compare_groups import compare_groups
 
 
 def compare_command(
@@ -29,6 +28,9 @@ def compare_command(
     found = load_runs(folders)
     if by is not None:
         require(out is None, "out", out, "null with by, which prints a table")
+        # Only this reads texts, with torch.
+        from .compare_groups import compare_groups
+
         compare_groups(found, by, margin)
         return
     require(margin == 0.01, "margin", margin, "left out without by")
