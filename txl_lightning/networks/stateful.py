@@ -1,4 +1,4 @@
-"""What networks with a state share: settings, states as memory, and the contract of a network.
+"""Parts of all networks with a state: settings, states as memory, and the contract of a network.
 
 B rows   L tokens in the segment   D width   N layers   V vocabulary
 """
@@ -161,9 +161,11 @@ class StateNetwork(nn.Module):
         if doc_pos_BL is None:
             # Each row is one document.
             doc_pos_BL = torch.full_like(tokens_BL, LONG_AGO, dtype=torch.long)
+        if not tokens_BL.size(1):
+            return self.embedding(tokens_BL), memory
         n_new = tokens_BL.size(1) - n_reread
-        # A segment may have no tokens, or none that the next one does not read again.
-        parts = [self.embedding(tokens_BL[:, :0])]
+        parts = []
+        # The next segment may read all tokens again.
         if n_new:
             h_BLD, memory = self.read(tokens_BL[:, :n_new], memory, doc_pos_BL[:, :n_new])
             parts.append(h_BLD)
