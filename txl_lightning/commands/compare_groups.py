@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import log
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from ..analysis.contrasts import Contrast, judge
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
-from ..evaluation.protocols import Protocol
+from ..evaluation.protocols import get_protocol
 from ..evaluation.scoring import evaluate
 from ..imports import NETWORKS
 from ..model.config import CLASS
@@ -118,16 +117,17 @@ def measure_run(run: Run, name: str) -> Measured:
     """Read the test text in segments as `evaluate` does, with the run's best weights."""
     checkpoint, model, _ = load_model(find_checkpoint(run.folder), None)
     text = EvalText.from_store(*checkpoint.open_text(None), "test")
-    protocol = Protocol(source="compare")
+    protocol = get_protocol("segments")
     nats_N = np.full(protocol.stream(text.tokens).end, np.nan, np.float32)
     with show_progress(name, len(nats_N), in_bytes=False) as advance:
-        evaluate(model, text, protocol, nats_N, advance)
+        record = evaluate(model, text, protocol, nats_N, advance)
     nats = nats_N[np.isfinite(nats_N)].astype(np.float64)
-    has_bytes = text.bytes_per_token is not None
-    unit = "bits per byte" if has_bytes else f"nats per {text.vocab.unit}"
-    scaled = nats / (log(2) * text.bytes_per_token) if text.bytes_per_token else nats
+    unit = "bits per byte" if "bits_per_byte" in record else f"nats per {text.vocab.unit}"
+    mean = record.get("bits_per_byte", record["nats"])
+    # Bits per byte are nats in another unit.
+    scaled = nats * (mean / record["nats"])
     blocks = [float(block.mean()) for block in np.array_split(scaled, min(N_BLOCK, len(scaled)))]
-    return Measured(run.settings.get(SEED), unit, float(scaled.mean()), blocks, text.fingerprint)
+    return Measured(run.settings.get(SEED), unit, mean, blocks, text.fingerprint)
 
 
 def require_one_text(results: Sequence[Measured]) -> None:
