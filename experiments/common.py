@@ -283,25 +283,35 @@ def choose_rate(
 ) -> dict[str, Any]:
     """Return a record: the nats of validation text by learning rate, and the best rate.
 
-    From `start` and twice as much, the better one is doubled, or halved, until the nats rise: the
-    best rate is inside the grid. If fast, no other rate is tried. `train_with` trains as long as
-    the runs that count: a rate that is best for a shorter training may be wrong for them. The
-    record has the whole curve of each training.
+    `train_with` trains as long as the runs that count: a rate that is best for a shorter training
+    may be wrong for them. The record has the whole curve of each training.
     """
-    runs = {rate: train_with(rate) for rate in (start, 2 * start)}
-    curves = {rate: run.load_curve("val/nats") for rate, run in runs.items()}
+    runs: dict[float, TrainedRun] = {}
 
     def nats_of(rate: float) -> float:
-        # The last of a curve: the schedule has ended, as in the runs that count.
-        return curves[rate]["val/nats"][-1]
-
-    best = min(runs, key=nats_of)
-    factor = 0.5 if best == start else 2
-    while not fast and (rate := factor * best) not in runs:
         runs[rate] = train_with(rate)
-        curves[rate] = runs[rate].load_curve("val/nats")
-        best = min(best, rate, key=nats_of)
-    nats = {f"{rate:g}": nats_of(rate) for rate in runs}
-    kept = {f"{rate:g}": curve for rate, curve in curves.items()}
+        # The last of a curve: the schedule has ended, as in the runs that count.
+        return runs[rate].load_curve("val/nats")["val/nats"][-1]
+
+    best, found = search_rate(nats_of, start, fast)
+    nats = {f"{rate:g}": found[rate] for rate in found}
+    kept = {f"{rate:g}": run.load_curve("val/nats") for rate, run in runs.items()}
     fields = {"kind": "rate", "net": net, "text": runs[best].text}
     return fields | {"val": nats, "curves": kept, "rate": best}
+
+
+def search_rate(
+    nats_of: Callable[[float], float], start: float, fast: bool = False
+) -> tuple[float, dict[float, float]]:
+    """Return the rate of the fewest nats, and the nats by rate.
+
+    From `start` and twice as much, the better one is doubled, or halved, until the nats rise: the
+    best rate is inside the grid. If fast, no other rate is tried.
+    """
+    nats = {rate: nats_of(rate) for rate in (start, 2 * start)}
+    best = min(nats, key=nats.__getitem__)
+    factor = 0.5 if best == start else 2
+    while not fast and (rate := factor * best) not in nats:
+        nats[rate] = nats_of(rate)
+        best = min(best, rate, key=nats.__getitem__)
+    return best, nats
