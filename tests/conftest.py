@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -243,14 +244,15 @@ def small(sizes, text_file):
 
 @pytest.fixture(scope="session")
 def parse_fit():
-    """Parse and check arguments of fit, with a parser built once, which takes a second."""
+    """Parse and check arguments of fit, with a parser of each network, which takes a second."""
     from txl_lightning.training import cli
 
     cli.set_up_libraries()
-    parser = cli.make_parser("fit")
+    make_parser = cache(lambda net_class: cli.make_parser("fit", net_class=net_class))
 
     def parse(*words: str) -> Any:
         given = cli.read_given([*map(str, words)])
+        parser = make_parser(given.net_class)
         settings = cli.parse(parser, cli.Resolved(given, []))
         cli.check_settings(parser, settings)
         cli.set_folder("fit", settings.trainer, None)

@@ -7,13 +7,15 @@ import pytest
 import torch
 import yaml
 
-from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig, TransformerXLConfig
-from txl_lightning.model import TransformerXL
+from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
+from txl_lightning.imports import NETWORKS
+from txl_lightning.model.config import make_config
 
 FOLDER = Path(__file__).parents[1] / "configs"
 HARDWARE = sorted((FOLDER / "hardware").glob("*.yaml"))
 SWEEPS = sorted((FOLDER / "sweeps").glob("*.yaml"))  # sweep files, tested in sweeps/
 CONFIGS = sorted(set(FOLDER.rglob("*.yaml")) - set(HARDWARE) - set(SWEEPS))
+RECIPES = sorted((FOLDER / "networks").glob("*.yaml"))
 ABLATIONS = sorted((FOLDER / "paper" / "ablation").glob("*.yaml"))
 PUBLISHED = ("paper", "nvidia", "fairseq", "labml")  # folders of runs that others published
 
@@ -49,11 +51,16 @@ def header(path: Path) -> str:
     return " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
 
 
+def make_net_config(settings: dict, **changes: int):
+    named = {"class_path": NETWORKS[settings["class_path"]]} if "class_path" in settings else {}
+    return make_config(settings | named | changes)
+
+
 def n_parameters(path: Path, n_token: int, **changes: int) -> int:
     """Count the parameters of a configuration on the meta device; tied ones count once."""
     net = yaml.safe_load(path.read_text())["model"]["net"]
     with torch.device("meta"):
-        model = TransformerXL(TransformerXLConfig(**net | changes, n_token=n_token))
+        model = make_net_config(net, **changes, n_token=n_token).build()
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -67,7 +74,7 @@ def test_a_configuration_parses_builds_and_has_the_flags_and_sizes_of_its_header
     if path.relative_to(FOLDER).parts[0] in PUBLISHED:
         assert_published_run_is_documented(path, written)
     else:
-        net = TransformerXLConfig(**written["model"]["net"])
+        net = make_net_config(written["model"]["net"])
         model = LanguageModel(net, OptimConfig(**vars(config.model.optim)))
         assert model.net.config.n_layer == net.n_layer
 
@@ -133,7 +140,8 @@ def test_the_list_has_every_file_with_the_parameters_of_its_header(txl):
     assert sorted(name for name, _ in rows) == sorted(map(config_id, FOLDER.rglob("*.yaml")))
     listed = dict(rows)
     assert all(f"{min(c.values()):,}  " in listed[name] for name, c in PARAMETERS.items())
-    assert f"{n_parameters(FOLDER / 'quickstart.yaml', 4096):,}  " in listed["quickstart"]
+    for path in (FOLDER / "quickstart.yaml", *RECIPES):
+        assert f"{n_parameters(path, 4096):,}  " in listed[config_id(path)]
     # The published results of the list are in the headers.
     for name, facts in rows:
         for number in re.findall(r"  perplexity ([\d.]+)|  ([\d.]+) bits", facts):
@@ -164,3 +172,26 @@ def test_a_hardware_config_changes_only_devices_precision_and_compiling(path, pa
     example = [line for line in path.read_text().splitlines() if line.startswith("#")][-1]
     assert f" --config hardware/{path.stem}" in example
     assert "txl-lightning fit --config " in example
+
+
+def test_recipes_of_networks_have_about_equal_parameters():
+    sizes = {path.stem: n_parameters(path, 4096) for path in RECIPES}
+    assert max(sizes.values()) < 1.01 * min(sizes.values())
+    nets = [yaml.safe_load(path.read_text())["model"]["net"] for path in RECIPES]
+    assert {net.get("class_path") for net in nets} == {*NETWORKS, None}
+
+
+def test_recipes_of_networks_differ_only_in_network_rates_and_segments():
+    """Rows and segments are 16 x 64 tokens; the window's differ by its nature."""
+    common = []
+    for path in RECIPES:
+        run = yaml.safe_load(path.read_text())
+        model, data = run["model"], run["data"]
+        segment = data.pop("tgt_len") * model.pop("gradient_segments", 1)
+        rows = data.pop("batch_size")
+        assert (rows, segment) == ((2, 512) if path.stem == "sliding_window" else (16, 64))
+        for key in ("name", "lr", "muon_lr"):
+            model["optim"].pop(key, None)
+        del model["net"], run["trainer"]["default_root_dir"]
+        common.append(run)
+    assert all(run == common[0] for run in common)
