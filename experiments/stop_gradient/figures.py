@@ -1,0 +1,104 @@
+"""Tables and figure of what the stop-gradient costs, from results.json alone."""
+
+from pathlib import Path
+
+from experiments import results
+from experiments.results import AGAIN, BySeed, Records
+from experiments.stop_gradient.arms import ARMS, BUDGETS, KINDS, find_steps, is_equal
+from txl_lightning.analysis.contrasts import Contrast
+
+UNIT = "bits per byte"
+MARGIN = 0.01
+TEXTS = {
+    "python_source": "Python source",
+    "enwik8_prefix": "enwik8's prefix",
+    "novels": "novels",
+    "sqlite": "SQLite's source",
+}
+WAYS = {"span": "by a window of 128 from kept keys", "segments": "in segments"}
+NAMES = {
+    "memory 2x512": "2 rows, gradient over 512 (sliding window)",
+    "memory 2x128": "2 rows, gradient over 128",
+    "memory 2x64": "2 rows, gradient over 64 (Transformer-XL)",
+    "memory 8x128": "8 rows, gradient over 128",
+    "memory 8x64": "8 rows, gradient over 64",
+    "memory 16x64": "16 rows, gradient over 64 (Transformer-XL)",
+    "alone 2x512": "2 rows, segments of 512 without memory",
+    "alone 8x128": "8 rows, segments of 128 without memory",
+    "alone 16x64": "16 rows, segments of 64 without memory",
+}
+CONTRASTS = {
+    "the window against Transformer-XL, 2 rows": ("memory 2x512", "memory 2x64", "span"),
+    "gradient into the previous segment, 8 rows": ("memory 8x128", "memory 8x64", "span"),
+    "memory against segments of 128 read by a window": ("memory 8x128", "alone 8x128", "span"),
+    "memory against segments of 128 read in segments": ("memory 8x128", "alone 8x128", "segments"),
+    "Transformer-XL of 16 rows against 2": ("memory 16x64", "memory 2x64", "span"),
+    "Transformer-XL of 16 rows against 8": ("memory 16x64", "memory 8x64", "span"),
+    "Transformer-XL of 16 rows against the window of 2": ("memory 16x64", "memory 2x512", "span"),
+}
+"""What is compared: first the arm that shall need less, then the other and how it is read."""
+
+
+def collect(records: Records, key: str, text: str, kind: str, way: str) -> dict[int, object]:
+    return results.collect(records, key, way, kind=f"{text}, {kind}")
+
+
+def list_tables(records: Records) -> list[results.Rows]:
+    """Return the bits per byte of each arm and reading, by text."""
+    rows = [["arm and reading", *TEXTS.values()]]
+    for again in ("", AGAIN):
+        for name, arm in ARMS.items():
+            for way in arm.readings:
+                found = [collect(records, "bits_per_byte", t, f"{name}{again}", way) for t in TEXTS]
+                cells = [results.format_spread(each.values()) if each else "" for each in found]
+                if any(found):
+                    rows.append([f"{NAMES[name]}, read {WAYS[way]}{again}", *cells])
+    return [rows]
+
+
+def choose_kind(records: Records, text: str, name: str, budget: str) -> str:
+    """Return the kind of an arm's records for a budget: that of equal tokens if it has as much."""
+    kind = f"{name}, equal {budget}"
+    pace = records.get(f"{text}, pace", {})
+    is_own = kind in KINDS and pace and not is_equal(find_steps(kind, pace))
+    return kind if is_own else name
+
+
+def list_contrasts(records: Records) -> list[Contrast]:
+    """Return the contrasts of each text at equal tokens, operations and seconds."""
+    found = []
+    for text, title in TEXTS.items():
+        for name, (first, second, way) in CONTRASTS.items():
+            found.append(compare(records, f"{title}: {name}", text, first, second, way))
+            for budget in BUDGETS if f"{text}, pace" in records else ():
+                pair = [choose_kind(records, text, each, budget) for each in (first, second)]
+                label = f"{title}: {name}, equal {budget}"
+                found.append(compare(records, label, text, *pair, way))
+    return found
+
+
+def compare(records: Records, label: str, text: str, first: str, second: str, way: str) -> Contrast:
+    """Return a contrast that is paired by seed, and by the blocks of the test text."""
+    better: BySeed = collect(records, "bits_per_byte", text, first, "span")
+    worse: BySeed = collect(records, "bits_per_byte", text, second, way)
+    ours = collect(records, "blocks", text, first, "span")
+    others = collect(records, "blocks", text, second, way)
+    blocks = [
+        [b - a for a, b in zip(ours[seed], others[seed], strict=True)]
+        for seed in sorted(better.keys() & worse.keys())
+    ]
+    return Contrast(label, results.subtract(worse, better), UNIT, MARGIN, blocks)
+
+
+def draw(records: Records, folder: Path) -> None:
+    """Draw the bits per byte of each seed, a panel for each text."""
+    panels = {
+        title: {
+            f"{NAMES[name]}\n{WAYS[way]}": collect(records, "bits_per_byte", text, name, way)
+            for name, arm in ARMS.items()
+            for way in arm.readings
+        }
+        for text, title in TEXTS.items()
+    }
+    references = {title: {} for title in panels}
+    results.draw_panels(folder / "stop_gradient.png", UNIT, panels, references)
