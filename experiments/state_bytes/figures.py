@@ -1,5 +1,6 @@
 """Tables and figure of networks by the bytes of their state, from results.json alone."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,26 @@ MARGIN = 0.015  # bits per byte
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
-    return [list_rates(records), list_networks(records)]
+    tables = [list_rates(records), list_networks(records)]
+    return [rows for rows in tables if len(rows) > 1]
 
 
 def list_rates(records: results.Records) -> results.Rows:
     """Return the bits per byte of validation text by network, optimizer and rate."""
     lines = collect_rates(records)
     rates = sorted({rate for line in lines.values() for rate in line})
-    rows = [["network and optimizer", *(f"{rate:g}" for rate in rates)]]
+    rows = [["network and optimizer", *(f"{rate:g}" for rate in rates), "best rate"]]
     for name, line in lines.items():
         bits = (f"{line[rate]:.3f}" if rate in line else "" for rate in rates)
-        rows.append([name, *bits])
+        rows.append([name, *bits, describe_best(line)])
     return rows
+
+
+def describe_best(bits: Mapping[float, float]) -> str:
+    """Return the best of the rates, unless a rate beyond it was not tried."""
+    best = min(bits, key=bits.__getitem__)
+    is_inside = min(bits) < best < max(bits)
+    return f"{best:g}" if is_inside else "not known"
 
 
 def collect_rates(records: results.Records) -> dict[str, dict[float, float]]:

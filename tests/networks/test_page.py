@@ -7,6 +7,9 @@ import pytest
 import torch
 import yaml
 
+from experiments.results import format_table, load_records, select
+from experiments.state_bytes import figures
+from experiments.state_bytes.run import NETS
 from txl_lightning.imports import NETWORKS
 from txl_lightning.model.config import make_config
 
@@ -37,6 +40,25 @@ def test_page_has_the_measured_times(rows, repository):
     for name, settings, _, _, milliseconds in rows:
         assert yaml.safe_load(f"{{{settings}}}") == result["settings"][name]
         assert milliseconds == f"{result['milliseconds'][name]['median']:.0f}"
+
+
+def test_page_has_the_measured_bits_of_each_rate(repository):
+    page = (repository / "docs" / "networks.md").read_text()
+    records = load_records(repository / "experiments" / "state_bytes" / "results.json")
+    [table] = re.findall("<!-- results.*?\n(.*?)<!-- end of results -->", page, re.DOTALL)
+    assert table == format_table(figures.list_rates(records))
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_a_recipe_has_the_best_optimizer_and_rate_that_were_tried(net, repository):
+    records = load_records(repository / "experiments" / "state_bytes" / "results.json")
+    path = repository / "configs" / "networks" / f"{net}.yaml"
+    optim = yaml.safe_load(path.read_text())["model"]["optim"]
+    if tried := select(records, kind="rate", net=net):
+        best = min(tried, key=lambda record: record["nats"])
+        assert (optim["name"], optim["lr"]) == (best["optimizer"], best["rate"])
+    else:
+        assert (optim["name"], optim["lr"]) == ("muon", 0.006)
 
 
 def test_networks_of_the_page_have_about_equal_parameters(rows):
