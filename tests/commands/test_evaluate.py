@@ -313,3 +313,50 @@ def test_a_text_that_has_changed_or_is_unknown_is_refused(refused, run_folder, t
     code, line = refused("evaluate", moved / "checkpoints" / "best.ckpt")
     assert code == 3
     assert line.endswith("no moved/config.yaml names its training text; give a text with --path")
+
+
+def write_records(path, texts):
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def test_each_document_has_its_nats_and_its_most_surprising_token(measure, tmp_path):
+    texts = ["to be or not", "", "é be", "x"]
+    path = write_records(tmp_path / "a.jsonl", texts)
+    files = ("--per_document=each.jsonl", "--per_token=nats.npy")
+    record = measure("--path", path, *files)
+    documents = [json.loads(line) for line in Path("each.jsonl").read_text().splitlines()]
+    nats = np.split(np.load("nats.npy"), [12, 17])
+    assert [each["document"] for each in documents] == [1, 2, 3]
+    assert [each["tokens"] for each in documents] == [11, 4, 0]
+    assert [each["bytes"] for each in documents] == [11, 4, 0]
+    for each, nats_T in zip(documents, nats, strict=True):
+        assert each["nats"] == pytest.approx(np.nansum(nats_T), abs=1e-4)
+    place = documents[0]["most_surprising"]
+    assert place["token"] == np.nanargmax(nats[0])
+    assert place["nats"] == pytest.approx(np.nanmax(nats[0]))
+    assert place["text"] == texts[0][max(place["token"] - 7, 0) : place["token"] + 1]
+    assert documents[2]["most_surprising"] is None
+    total = sum(each["nats"] for each in documents)
+    assert record["nats"] == pytest.approx(total / 15, abs=1e-5)
+
+
+def test_documents_that_were_not_read_have_no_line(measure, tmp_path):
+    path = write_records(tmp_path / "a.jsonl", ["to be", "or not", "to be"])
+    measure("--path", path, "--per_document=each.jsonl", "--max_tokens=8")
+    documents = [json.loads(line) for line in Path("each.jsonl").read_text().splitlines()]
+    assert [each["tokens"] for each in documents] == [4, 3]
+
+
+def test_what_is_learned_may_be_kept_across_documents(measure, refused, checkpoint, tmp_path):
+    texts = ["the cat sat on the mat " * 3] * 4
+    path = write_records(tmp_path / "a.jsonl", texts)
+    options = ("--path", path, "--cache_len=200", "--rate=0.05", "--tgt_len=32")
+    each = measure(*options)
+    kept = measure(*options, "--adapt_across_documents=true")
+    assert kept["tokens_scored"] == each["tokens_scored"]
+    assert kept["nats"] < each["nats"]
+    assert kept["adaptation"]["adapt_across_documents"] is True
+    code, message = refused("evaluate", checkpoint, "--adapt_across_documents=true")
+    assert code == 2
+    assert "adapt_across_documents: invalid True; expected false without cache_len" in message

@@ -395,3 +395,26 @@ def test_a_result_names_its_adaptation_and_a_rate_that_breaks_the_network(net):
     assert (static["protocol"], static["adaptation"]) == ("segments", None)
     with pytest.raises(NonFiniteError, match=r"a: nats .*; the rate 9999 is too large, or"):
         evaluate(net, text, Protocol(adaptation=Adaptation(rate=9999.0), tgt_len=5))
+
+
+@pytest.mark.parametrize("use", [{"cache_len": 30}, {"rate": 0.1, "decay": 0.1}], ids=str)
+def test_across_documents_what_is_learned_is_that_of_one_text(make_net, use):
+    # Without memory and with one token a segment, documents change nothing but what is learned.
+    net = make_net(mem_len=1, same_length="mem_len")
+    ids = torch.randint(11, (60,)).numpy()
+    documents = TextTokens(ids, np.array([0, 20, 33]))
+    kept = Protocol(tgt_len=1, adaptation=Adaptation(**use, adapt_across_documents=True))
+    whole = Protocol(tgt_len=1, adaptation=Adaptation(**use))
+    positions, nats = join_nats(score_text(net, documents, kept))
+    expected = dict(zip(*join_nats(score_text(net, TextTokens(ids), whole)), strict=True))
+    assert {*range(1, 60)} - {*positions} == {20, 33}
+    # The first tokens of documents are not scored, and no step is taken on them.
+    n_same = 19 if "rate" in use else 57
+    for position, value in [*zip(positions, nats, strict=True)][:n_same]:
+        assert value == pytest.approx(expected[position], abs=1e-8)
+
+
+def join_nats(parts):
+    """Return the positions and nats of all parts, as lists."""
+    pairs = [(part.position_K.tolist(), part.nats_K.tolist()) for part in parts]
+    return [each for at, _ in pairs for each in at], [each for _, nats in pairs for each in nats]

@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from ..data.store import EvalText
 from ..data.tokens import TextTokens
 from ..data.vocab import Vocabulary
 from ..errors import DataError, invalid, print_notice, require
+from ..evaluation.documents import describe_documents
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.published import compare_published, format_published
 from ..evaluation.scoring import evaluate
@@ -52,6 +54,7 @@ def evaluate_command(
     document_unit: Literal["none", "files", "lines"] | None = None,
     data_dir: str | None = None,
     per_token: str | None = None,
+    per_document: str | None = None,
     out: str | None = None,
     device: Device = None,
     weights: Weights = "float32",
@@ -73,6 +76,7 @@ def evaluate_command(
         document_unit: Unit of path or corpus that is read without context from before it.
         data_dir: Folder of data; left out, $TXL_DATA, or data, or that of the training.
         per_token: File (.npy) for the nats of every token in input order; nan where not scored.
+        per_document: File (.jsonl) for the nats and the most surprising token of each document.
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
@@ -85,12 +89,14 @@ def evaluate_command(
     check_array_file("per_token", per_token)
     require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
     check_file_writable("out", out)
+    check_file_writable("per_document", per_document)
     trains = bool(auto.adapt or adaptation.rate)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, trains)
     with TemporaryDirectory(prefix="txl-") as folder:
         text = open_text(checkpoint, vocab, split, document_unit, folder, path, corpus, data_dir)
         settings, chosen = adapt_protocol(settings, model, checkpoint, limit, text, data_dir)
-        record = run_protocol(model, text, settings, per_token)
+        files = per_token, per_document
+        record = run_protocol(model, text, settings, *files, Path(folder))
         record |= {"weights": weights, "adapt": chosen}
     print_record(record, checkpoint, settings, out)
 
@@ -225,19 +231,38 @@ def select_text(
 
 
 def run_protocol(
-    model: Network, text: EvalText, protocol: Protocol, per_token: str | None
+    model: Network,
+    text: EvalText,
+    protocol: Protocol,
+    per_token: str | None,
+    per_document: str | None,
+    folder: Path,
 ) -> dict[str, Any]:
+    """Return the record of a text, and write the files that were asked for."""
+    is_text = isinstance(text.tokens, TextTokens)
+    require(is_text or not per_document, "per_document", per_document, "null, as it is a task")
     n_token = protocol.stream(text.tokens).end
     with show_progress(protocol.name, n_token, in_bytes=False) as advance:
-        if per_token is None:
+        if per_token is None and per_document is None:
             return evaluate(model, text, protocol, None, advance)
 
         def write_nats(part: Path) -> dict[str, Any]:
             nats_N = np.lib.format.open_memmap(part, "w+", np.float32, (n_token,))
             nats_N[:] = np.nan
-            return evaluate(model, text, protocol, nats_N, advance)
+            record = evaluate(model, text, protocol, nats_N, advance)
+            if per_document is not None:
+                replace_file(Path(per_document), partial(write_documents, text, nats_N))
+            return record
 
-        return replace_file(Path(per_token), write_nats)
+        return replace_file(
+            folder / "nats.npy" if per_token is None else Path(per_token), write_nats
+        )
+
+
+def write_documents(text: EvalText, nats_N: np.ndarray, part: Path) -> None:
+    with part.open("w", encoding="utf-8") as file:
+        for record in describe_documents(text, nats_N):
+            print(json.dumps(record, ensure_ascii=False, allow_nan=False), file=file)
 
 
 def format_table(record: dict[str, Any], unit: str) -> str:

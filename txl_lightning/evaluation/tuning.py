@@ -160,12 +160,13 @@ def read_caches(
     for segment in stream:
         is_scored_BL = segment.targets_BL != IGNORED
         segment = segment.to(device)
-        targets = segment.targets_BL, segment.doc_pos_BL
+        doc_pos_BL = way.adaptation.find_documents(segment.doc_pos_BL)
+        targets = segment.targets_BL, doc_pos_BL
         with eval_mode(model):
             h_BLD, memory = read_segment(reader, segment, memory)
             nats_BL = reader.head.nats(h_BLD, segment.choose_targets(reader.head))
         caches = [replace(memory.cache, theta=theta).score(*targets) for theta in thetas]
-        is_seen_BL = memory.cache.find_seeing(segment.new_len, segment.doc_pos_BL)
+        is_seen_BL = memory.cache.find_seeing(segment.new_len, doc_pos_BL)
         parts = nats_BL, torch.stack(caches), is_seen_BL
         yield [part.cpu()[..., is_scored_BL] for part in parts]
 

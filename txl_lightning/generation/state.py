@@ -54,6 +54,11 @@ class DecodingState:
         return self.tokens_BL.size(1)
 
     @property
+    def n_unread(self) -> int:
+        """Tokens after those read, but for the last one, which predicts what comes."""
+        return len(self) - 1 - self.n_read
+
+    @property
     def is_padded(self) -> bool:
         return bool((self.length_B < len(self)).any())
 
@@ -121,6 +126,7 @@ def start_decoding(
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
     """Return the state before any token of the prompts is read."""
+    adaptation.require_one_document()
     model = find_network(model)
     require(len(prompts) > 0, "prompts", "none", "at least one")
     lengths = [len(prompt_L) for prompt_L in prompts]

@@ -5,7 +5,8 @@ the mean loss of each segment after its score:
 
     weights <- weights - rate * gradient + decay * (trained weights - weights)
 
-At the beginning of each document, the cache is empty and the weights are the trained ones.
+At the beginning of each document, the cache is empty and the weights are the trained ones, unless
+they are kept across documents.
 
 B rows   L segment   D width
 """
@@ -47,6 +48,8 @@ class Adaptation:
     """Step size of dynamic evaluation, which reads a single row; left out, or 0: no steps."""
     decay: float | None = None
     """Share of the way back to the trained weights in each step; left out, 0."""
+    adapt_across_documents: bool = False
+    """Keep the cache and the weights where a document begins; the memory forgets as ever."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
@@ -66,8 +69,14 @@ class Adaptation:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values other than None, by name."""
-        return {name: value for name in USUAL if (value := getattr(self, name)) is not None}
+        """The values other than None and false, by name."""
+        numbers = {name: value for name in USUAL if (value := getattr(self, name)) is not None}
+        is_kept = self.adapt_across_documents
+        return numbers | ({"adapt_across_documents": True} if is_kept else {})
+
+    def find_documents(self, doc_pos_BL: Tensor | None) -> Tensor | None:
+        """Return the doc_pos_BL for what is learned: None if documents change nothing."""
+        return None if self.adapt_across_documents else doc_pos_BL
 
     def require_used(self) -> None:
         """Refuse values that have no effect, because the cache or the steps that have them lack."""
@@ -75,10 +84,18 @@ class Adaptation:
             value = getattr(self, name)
             is_used = value is None or getattr(self, whole) is not None
             require(is_used, name, value, f"null without {whole}")
+        is_used = self.adapts or not self.adapt_across_documents
+        require(is_used, "adapt_across_documents", True, "false without cache_len or rate")
+
+    def require_one_document(self) -> None:
+        """Refuse what acts only between documents, where a text is one."""
+        is_one = not self.adapt_across_documents
+        require(is_one, "adapt_across_documents", True, "false, as the text is one document")
 
     def describe(self) -> str:
         names = ("cache_len", "cache_theta", "cache_weight") if self.cache_len else ()
         names += ("rate", "decay") if self.rate else ()
+        names += ("adapt_across_documents",) if self.adapt_across_documents else ()
         return ", ".join(f"{name} {getattr(self.fill(), name):g}" for name in names)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -81,15 +81,16 @@ class Reader:
 
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> AnyMemory:
         """Return the memory before any token: the network's, perhaps with a continuous cache."""
-        *cache, rate, _ = astuple(self.adaptation)
+        use = self.adaptation
+        rate = use.rate
         is_possible = not rate or batch_size == 1
         require(is_possible, "rate", rate, f"0, or a single row, not {batch_size}")
         make = self.net.empty_cache if self.keeps_keys else self.net.empty_memory
         with torch.inference_mode(False):
             memory = make(batch_size, lengths)
-        if not self.adaptation.cache_len:
+        if not use.cache_len:
             return memory
-        return AdaptedMemory(memory, StateCache(*cache))
+        return AdaptedMemory(memory, StateCache(use.cache_len, use.cache_theta, use.cache_weight))
 
     def __call__(self, tokens_BL: Tensor, *inputs: Any) -> tuple[Tensor, AnyMemory]:
         """Return logits_BLV of the network alone, and the next memory; inputs as in `hidden`."""
@@ -141,15 +142,16 @@ class Reader:
         # Tensors made under inference_mode take part in no gradient; copies do.
         segment = Piece(*(each if each is None else each.clone() for each in segment))
         parts = []
-        for piece in segment.cut():
-            if piece.starts:
+        is_one = self.adaptation.adapt_across_documents
+        for piece in [segment] if is_one else segment.cut():
+            if piece.starts and not is_one:
                 restore_weights(self.net, self.trained)
             memory = set_reread(memory, piece.n_context)
             n_last = min(n_reread, piece.tokens_BL.size(1))
             nats_BL, network_BL, memory = self._score(piece, memory, n_last)
             parts.append(nats_BL)
         # Documents before the last one are over: a step for them would have no effect.
-        begin = [0, *piece.starts][-1]
+        begin = 0 if is_one else [0, *piece.starts][-1]
         is_scored_L = piece.targets_BL[0, begin:].to(network_BL.device) >= 0
         take_step(self.net, self.trained, self.adaptation, network_BL[0, begin:][is_scored_L])
         return torch.cat(parts, dim=1), set_reread(memory, n_reread)
@@ -164,6 +166,7 @@ class Reader:
             return nats_BL.detach(), nats_BL, memory
         h_BLD, memory = self.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
         network_BL = self.head.nats(h_BLD[:, piece.n_context :], targets_BL)
+        doc_pos_BL = self.adaptation.find_documents(doc_pos_BL)
         nats_BL = memory.cache.mix_nats(network_BL.detach(), targets_BL, doc_pos_BL)
         return nats_BL, network_BL, memory
 

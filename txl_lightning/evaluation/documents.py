@@ -1,0 +1,38 @@
+"""The documents of a text that was scored, one by one.
+
+K scored tokens   N tokens of the text   T tokens of a document
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..data.store import EvalText
+
+N_BEFORE = 7  # tokens that are shown before the most surprising one
+
+
+def describe_documents(text: EvalText, nats_N: np.ndarray) -> Iterator[dict[str, Any]]:
+    """Yield the number, the sizes and the nats of each document, from nats that are nan where a
+    token was not scored."""
+    starts = text.tokens.starts.tolist()
+    for number, (start, stop) in enumerate(zip(starts, [*starts[1:], len(nats_N)], strict=True), 1):
+        # With max_tokens, the last documents were not read.
+        if start >= len(nats_N):
+            return
+        nats_T = np.asarray(nats_N[start:stop], np.float64)
+        scored_K = np.flatnonzero(~np.isnan(nats_T))
+        n_byte = text.count_bytes(start + scored_K)
+        record = {"document": number, "tokens": len(scored_K), "bytes": n_byte}
+        place = int(scored_K[nats_T[scored_K].argmax()]) if len(scored_K) else None
+        record["nats"] = float(nats_T[scored_K].sum())
+        yield record | {"most_surprising": place and describe_place(text, start, place, nats_T)}
+
+
+def describe_place(text: EvalText, start: int, place: int, nats_T: np.ndarray) -> dict[str, Any]:
+    """Return a token of a document by its place in it, with the text up to it."""
+    first = max(place - N_BEFORE, 0)
+    ids = text.tokens.ids_at(np.arange(start + first, start + place + 1))
+    shown = text.vocab.decode(ids.tolist())
+    return {"token": place, "nats": float(nats_T[place]), "text": shown}
