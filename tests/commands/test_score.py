@@ -223,3 +223,39 @@ def test_the_weight_acts_only_on_lists_with_scores(run_score):
     assert weighted == plain
     nats = [sum(each) if isinstance(each, list) else each for each in plain["nats"]]
     assert plain["best"] == nats.index(min(nats)) != 0
+
+
+def test_each_line_is_scored_after_those_before(accepted, run_folder, tmp_path):
+    path = tmp_path / "a.log"
+    path.write_bytes(b"\xef\xbb\xbfto be\r\n\nor not")
+    options = "--surprisal=true", "--mem_len=99"
+    records = [
+        json.loads(line)
+        for line in accepted("score", run_folder, "--lines", path, *options).out.splitlines()
+    ]
+    [first] = sum_nats(run_folder, 99, "\n", ["to be\n"])
+    [third] = sum_nats(run_folder, 99, "\nto be\n\n", ["or not\n"])
+    assert [record["line"] for record in records] == [1, 2, 3]
+    assert [record["tokens"] for record in records] == [6, 1, 7]
+    assert records[0]["nats"] == pytest.approx(first, abs=1e-4)
+    assert records[2]["nats"] == pytest.approx(third, abs=1e-4)
+    assert [word for word, _ in records[2]["words"]] == ["or", " not", "\n"]
+
+
+@pytest.mark.slow
+def test_a_line_of_a_pipe_is_answered_before_the_next_one_comes(run_folder, processes):
+    command = [sys.executable, "-m", "txl_lightning", "score", str(run_folder), "--lines", "-"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        for number in (1, 2):
+            process.stdin.write("to be\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["line"] == number
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def test_lines_beside_candidates_are_refused(refused, run_folder):
+    code, message = refused("score", run_folder, "--lines=-", "--candidates=-")
+    assert (code, message.count("\n")) == (2, 0)
+    assert "--lines: given with --candidates" in message

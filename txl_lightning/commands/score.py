@@ -100,6 +100,7 @@ class CandidateList(Settings):
 def score_command(
     ckpt_path: str,
     candidates: str | None = None,
+    lines: str | None = None,
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
     **options: Any,
 ) -> None:
@@ -111,20 +112,22 @@ def score_command(
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
         candidates: File of lists (.jsonl), or - for the standard input, one in each line:
             candidates and, if wanted, id, context, reference and scores.
+        lines: File of text, or - for the standard input: the nats of each line are printed as it
+            comes, instead of candidates.
         adaptation: What is learned from the lists before; each of its fields is an option.
         **options: As in ScoreOptions.
     """
-    if candidates is None:
-        raise ValueError("--candidates is missing; expected a .jsonl file, or -")
+    given = [path for path in (candidates, lines) if path is not None]
+    if len(given) != 1:
+        problem = "--lines: given with --candidates" if given else "--candidates is missing"
+        raise ValueError(f"{problem}; expected a .jsonl file, or -; or --lines alone")
     settings = ScoreOptions(**options)
     adaptation.require_used()
     is_possible = settings.carry or not adaptation.rate
     require(is_possible, "rate", adaptation.rate, "null with carry false")
     hint_at_escapes(context=settings.context, end=settings.end)
-    # A pipe has no name of a format.
-    is_pipe = candidates == "-" or candidates.startswith("/dev/") or Path(candidates).is_fifo()
-    is_lists = is_pipe or Path(candidates).suffix.casefold() == ".jsonl"
-    require(is_lists, "candidates", candidates, "a .jsonl file, or - for the standard input")
+    if candidates is not None:
+        require_lists(candidates)
     how = settings.device, settings.weights, bool(adaptation.rate)
     _, model, vocab = load_model(ckpt_path, *how)
     if settings.end is None:
@@ -137,11 +140,26 @@ def score_command(
     # Read once, although each list may start from it.
     start = score_candidates(model, start, [])[1]
     state = start
-    for line, each in read_lists(candidates):
-        with prefix_errors(f"{name_lists(candidates)}, line {line}", ": "):
+    [path] = given
+    for line, each in read_lists(path) if lines is None else read_texts(path):
+        with prefix_errors(f"{name_lists(path)}, line {line}", ": "):
             before = state if settings.carry else start
             record, state = score_list(model, vocab, before, each, settings)
+        record = record if lines is None else describe_line(record)
         print(json.dumps(record, ensure_ascii=False), flush=True)
+
+
+def require_lists(path: str) -> None:
+    """Refuse a file of another format; a pipe has no name of one."""
+    is_pipe = path == "-" or path.startswith("/dev/") or Path(path).is_fifo()
+    is_lists = is_pipe or Path(path).suffix.casefold() == ".jsonl"
+    require(is_lists, "candidates", path, "a .jsonl file, or - for the standard input")
+
+
+def describe_line(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what is printed of a line, from the record of a list of this one candidate."""
+    names = [name for name in ("nats", "tokens", "unknown", "words") if name in record]
+    return {"line": record["id"]} | {name: record[name][0] for name in names}
 
 
 def find_end(vocab: Vocabulary) -> str:
@@ -238,6 +256,15 @@ def read_lists(path: str) -> Iterator[tuple[int, CandidateList]]:
                     raise ValueError("candidates: missing; expected a key candidates")
                 each = CandidateList(**content)
             yield number, each
+
+
+def read_texts(path: str) -> Iterator[tuple[int, CandidateList]]:
+    """Yield the number of each line of a text, as soon as it comes, and a list of it alone."""
+    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+        for number, raw in enumerate(file, 1):
+            with explain_line(f"{name_lists(path)}, line {number}"):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield number, CandidateList((line.removesuffix("\n").removesuffix("\r"),), id=number)
 
 
 @contextmanager
