@@ -21,6 +21,7 @@ GROUPS = {
     "Network": ("TransformerXLConfig", "TransformerXL", "Memory", "KeyValueCache"),
     "Training": ("LanguageModel", "OptimConfig"),
     "Evaluation and generation": ("load", "stream_nats", "Adaptation", "generate", "score"),
+    "Texts that come in parts": ("Sessions",),
 }
 HEAD = """# Public names
 

@@ -19,6 +19,7 @@ HOMES = {
     "Memory": "model",
     "OptimConfig": "training",
     "Segment": "data.stream",
+    "Sessions": "generation",
     "Stream": "data.stream",
     "TransformerXL": "model",
     "TransformerXLConfig": "model",

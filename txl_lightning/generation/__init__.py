@@ -3,9 +3,11 @@
 from .candidates import score, score_candidates
 from .decoding import Sampling, decode_steps, generate
 from .prompts import Prompt, StreamingDetokenizer, encode_prompt
+from .sessions import ScoredToken, Session, Sessions, join_words
 from .state import DecodingState, start_decoding
 
 __all__ = [
-    "DecodingState", "Prompt", "Sampling", "StreamingDetokenizer", "decode_steps", "encode_prompt",
-    "generate", "score", "score_candidates", "start_decoding",
+    "DecodingState", "Prompt", "Sampling", "ScoredToken", "Session", "Sessions",
+    "StreamingDetokenizer", "decode_steps", "encode_prompt", "generate", "join_words", "score",
+    "score_candidates", "start_decoding",
 ]  # fmt: skip

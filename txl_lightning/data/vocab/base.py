@@ -22,6 +22,7 @@ from ...imports import name_class
 
 if TYPE_CHECKING:
     from ..text_files import FileSlice
+    from .spans import Spans
 
 # Text up to the end of the last word, if possible before a space: tokenizers may join a line end
 # to the word before it. Unlike Python, they do not count the separators 1c to 1f as white space.
@@ -56,6 +57,27 @@ class Vocabulary(ABC):
     @abstractmethod
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         """Yield the text that each id completes, and possibly a last piece."""
+
+    def split_settled(self, text: str) -> tuple[list[str], str]:
+        """Return the parts of a text whose ids no later text can change, and what waits for it.
+
+        Each part is encoded for itself. A class that says nothing else has whole lines.
+        """
+        from .spans import LONGEST_WAIT
+
+        end = text.rfind("\n") + 1
+        if len(text) - end > LONGEST_WAIT:
+            limit = f"expected lines of at most {LONGEST_WAIT:,} characters"
+            raise DataError(f"text: a line of {len(text) - end:,} characters has no end; {limit}")
+        return [text[:end]], text[end:]
+
+    def encode_spans(self, text: str, continues: bool, where: str = "text") -> Spans:
+        """Return the ids of a part of a text, and where in it each is; `continues`: not the first
+        part."""
+        from .spans import place_pieces
+
+        ids_L = self.encode_text(text, where)[self.n_start if continues else 0 :]
+        return place_pieces(ids_L, self.decode_stream(ids_L.tolist()), text)
 
     @classmethod
     def from_documents(cls, documents: Iterable[FileSlice]) -> Self:
@@ -109,6 +131,9 @@ class Bytes(Vocabulary):
     def encode_text(self, text: str, where: str = "text") -> np.ndarray:
         return np.frombuffer(encode_utf8(text, where), dtype=np.uint8)
 
+    def split_settled(self, text: str) -> tuple[list[str], str]:
+        return [text], ""
+
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for index in ids:
@@ -159,6 +184,9 @@ class Characters(Vocabulary):
             )
         return ids.astype(self.dtype)
 
+    def split_settled(self, text: str) -> tuple[list[str], str]:
+        return [text], ""
+
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return (self.alphabet[index] for index in ids)
 
@@ -184,6 +212,15 @@ class Ids(Vocabulary):
             if not (word.isascii() and word.isdecimal() and int(word) < self.n_token):
                 raise DataError(f"{where}: invalid {word[:40]}; {expected}")
         return np.array([int(word) for word in text.split()], self.dtype)
+
+    def split_settled(self, text: str) -> tuple[list[str], str]:
+        return split_after_words(text)
+
+    def encode_spans(self, text: str, continues: bool, where: str = "text") -> Spans:
+        from .spans import WORD, place_matches
+
+        ids_L = self.encode_text(text, where)
+        return place_matches(ids_L, ((1, match) for match in WORD.finditer(text)))
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return (f"{index} " for index in ids)
@@ -232,3 +269,17 @@ def split_between_words(texts: Iterable[str], longest: float = math.inf) -> Iter
         rest = rest[cut:] + text
     if rest:
         yield rest
+
+
+def split_after_words(text: str, waiting: str = "") -> tuple[list[str], str]:
+    """Return a text in parts up to its last white space, and what is after it.
+
+    A last character of `waiting` waits, too. A word of more than LONGEST_WAIT is cut.
+    """
+    from .spans import WORD, cut_runs
+
+    *parts, last = cut_runs(WORD, text)
+    end = max((match.end() for match in re.finditer(r"\s+", last)), default=0)
+    if end and last[end - 1] in waiting:
+        end -= 1
+    return [*parts, last[:end]], last[end:]

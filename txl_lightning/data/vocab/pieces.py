@@ -7,10 +7,14 @@ end to the word after it. They are tried with words of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
+
+from ...errors import DataError, require
+from .spans import LONGEST_WAIT, Spans, cut_runs, place_offsets
 
 # How a piece begins.
 SPACE = "space"
@@ -22,6 +26,10 @@ BEGINNINGS = {
     LINE: ("a\n", ("", "(")),
 }  # fmt: skip
 MARKS = re.compile("^[▁Ġ]|</w>$")  # of a token at the beginning or the end of a word
+# White space of tokenizers, which is not Python's: without the separators 1c to 1f.
+RUN = re.compile(r"[^\S\x1c-\x1f]+|[\S\x1c-\x1f]+")
+SPACE_AFTER = re.compile(r"(?<=[\S\x1c-\x1f]) ")
+ANY_AFTER = re.compile(r"(?<=[\S\x1c-\x1f])[^\S\x1c-\x1f]")
 JOINED = re.compile(r"\S\s|\s\S")  # a token of a word and white space, not in letters for bytes
 N_WORD = 50  # words that are tried
 
@@ -66,6 +74,30 @@ def encode_after(
     if not all(np.array_equal(ids[: len(each)], each) for each, ids in pairs):
         return None
     return [ids[len(each) :] for each, ids in pairs]
+
+
+def split_before_space(text: str, contexts: Mapping[str, str | None]) -> tuple[list[str], str]:
+    """Return a text in parts up to the last word that is over, and what may go on.
+
+    White space is no part's end, because a tokenizer may join it to more of it, or to a word.
+    """
+    *parts, last = cut_runs(RUN, text)
+    gap = SPACE_AFTER if contexts[OTHER] is None else ANY_AFTER
+    end = max((match.start() for match in gap.finditer(last)), default=0)
+    joins = contexts[SPACE] is None or len(last) - end > 2 * LONGEST_WAIT
+    if joins:
+        raise DataError("text: data.vocab's tokenizer joins words; expected one that splits them")
+    return [*parts, last[:end]], last[end:]
+
+
+def find_spans(encode: Callable[[str], Any], context: str, text: str) -> Spans:
+    """Return the ids of a text after a context, and the characters that each stands for."""
+    before = encode(context)
+    whole = encode(context + text)
+    n_before = len(before)
+    require(before.ids == whole.ids[:n_before], "text", text[:40], "no part of a word")
+    offsets = [[at - len(context) for at in span] for span in whole.offsets[n_before:]]
+    return place_offsets(np.array(whole.ids[n_before:], np.int64), offsets)
 
 
 def name_beginning(text: str) -> str:

@@ -30,6 +30,7 @@ from .base import (
 
 if TYPE_CHECKING:
     from ..text_files import FileSlice
+    from .spans import Spans
 
 PIECE_LEN = 100_000  # characters encoded in one piece
 PIECES_AT_ONCE = 8  # pieces encoded in parallel
@@ -117,6 +118,21 @@ class Subwords(Vocabulary):
         [ids] = self._encode_batch([text], where)
         return ids
 
+    def split_settled(self, text: str) -> tuple[list[str], str]:
+        from .pieces import split_before_space
+
+        return split_before_space(text, self._contexts)
+
+    def encode_spans(self, text: str, continues: bool, where: str = "text") -> Spans:
+        from .pieces import find_spans
+
+        encode_utf8(text, where)
+        context = (self._find_context(text) or "") if continues else ""
+        # Not in a batch, whose threads take longer to start than a short text needs.
+        encode = partial(self._tokenizer.encode, add_special_tokens=False)
+        with _explain_tokenizer_errors(f"{where}: data.vocab's tokenizer cannot encode it"):
+            return find_spans(encode, context, text)
+
     def decode(self, ids: Iterable[int]) -> str:
         # The byte-level decoder of `tokenizers` also takes the letters of added tokens for bytes.
         parts = []
@@ -201,11 +217,9 @@ class Subwords(Vocabulary):
         """Return the ids of pieces of a text, each as in the whole text."""
         if len(texts) == 1 and not continues:
             return self._encode_batch(texts, where)
-        from .pieces import LINE, encode_after, name_beginning
+        from .pieces import encode_after
 
-        kinds = [name_beginning(text) for text in texts[not continues :]]
-        # A long text without white space is cut anywhere.
-        contexts = [self._contexts[k] if k != LINE else self._contexts[k] or "" for k in kinds]
+        contexts = [self._find_context(text) for text in texts[not continues :]]
         encoded = None
         if None not in contexts:
             encode = partial(self._encode_batch, where=where)
@@ -214,6 +228,13 @@ class Subwords(Vocabulary):
             limit = f"expected documents of at most {PIECE_LEN:,} characters"
             raise DataError(f"{where}: data.vocab's tokenizer joins words at white space; {limit}")
         return encoded
+
+    def _find_context(self, text: str) -> str | None:
+        from .pieces import LINE, name_beginning
+
+        kind = name_beginning(text)
+        # A long text without white space is cut anywhere.
+        return self._contexts[kind] or ("" if kind == LINE else self._contexts[kind])
 
     def _encode_batch(self, texts: list[str], where: str) -> list[np.ndarray]:
         with _explain_tokenizer_errors(f"{where}: data.vocab's tokenizer cannot encode it"):

@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ...errors import DataError, Settings, require
-from .base import EncodedPiece, Vocabulary, decode_whole, join_documents, split_between_words
+from .base import (
+    EncodedPiece,
+    Vocabulary,
+    decode_whole,
+    join_documents,
+    split_after_words,
+    split_between_words,
+)
 
 if TYPE_CHECKING:
     from ..text_files import FileSlice
+    from .spans import Spans
 
 UNKNOWN = ("<unk>", "<UNK>")  # an unseen word becomes the first of these in the vocabulary
 
@@ -187,6 +195,20 @@ class Words(Vocabulary):
         # Without the final symbols: the last line may continue.
         lines = self._normalize(text).replace("\n", self._line_end.between)
         return self._find_ids(self._line_end.start + lines, where)
+
+    def split_settled(self, text: str) -> tuple[list[str], str]:
+        # Two symbols stand between lines, of which the end of a text has one.
+        has_two = len(self._line_end.between.split()) > 1
+        return split_after_words(text, "\r\n" if has_two else "\r")
+
+    def encode_spans(self, text: str, continues: bool, where: str = "text") -> Spans:
+        from .spans import WORD_OR_LINE_END, place_matches
+
+        ids_L = self.encode_text(text, where)[self.n_start if continues else 0 :]
+        n_symbol = len(self._line_end.between.split())
+        matches = WORD_OR_LINE_END.finditer(text)
+        counts = ((n_symbol if match[0].isspace() else 1, match) for match in matches)
+        return place_matches(ids_L, counts)
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         return self._line_end.remove_symbols(self.words[index] for index in ids)
