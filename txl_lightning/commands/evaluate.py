@@ -86,19 +86,23 @@ def evaluate_command(
     """
     settings = replace(make_protocol(protocol, **lengths), adaptation=adaptation)
     limit = make_limit(auto, adaptation)
-    check_array_file("per_token", per_token)
-    require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
-    check_file_writable("out", out)
-    check_file_writable("per_document", per_document)
+    check_outputs(per_token, per_document, out)
     trains = bool(auto.adapt or adaptation.rate)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, trains)
     with TemporaryDirectory(prefix="txl-") as folder:
         text = open_text(checkpoint, vocab, split, document_unit, folder, path, corpus, data_dir)
         settings, chosen = adapt_protocol(settings, model, checkpoint, limit, text, data_dir)
-        files = per_token, per_document
-        record = run_protocol(model, text, settings, *files, Path(folder))
-        record |= {"weights": weights, "adapt": chosen}
+        record = run_protocol(model, text, settings, per_token, per_document)
+    record |= {"weights": weights, "adapt": chosen}
     print_record(record, checkpoint, settings, out)
+
+
+def check_outputs(per_token: str | None, per_document: str | None, out: str | None) -> None:
+    """Refuse files that could not be written, before a text is read."""
+    check_array_file("per_token", per_token)
+    require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
+    check_file_writable("out", out)
+    check_file_writable("per_document", per_document)
 
 
 def make_protocol(name: str, **lengths: Any) -> Protocol:
@@ -236,14 +240,17 @@ def run_protocol(
     protocol: Protocol,
     per_token: str | None,
     per_document: str | None,
-    folder: Path,
 ) -> dict[str, Any]:
     """Return the record of a text, and write the files that were asked for."""
+    if per_document is not None and per_token is None:
+        # On disk, because a text may be longer than memory.
+        with TemporaryDirectory(prefix="txl-") as folder:
+            return run_protocol(model, text, protocol, f"{folder}/nats.npy", per_document)
     is_text = isinstance(text.tokens, TextTokens)
     require(is_text or not per_document, "per_document", per_document, "null, as it is a task")
     n_token = protocol.stream(text.tokens).end
     with show_progress(protocol.name, n_token, in_bytes=False) as advance:
-        if per_token is None and per_document is None:
+        if per_token is None:
             return evaluate(model, text, protocol, None, advance)
 
         def write_nats(part: Path) -> dict[str, Any]:
@@ -254,9 +261,7 @@ def run_protocol(
                 replace_file(Path(per_document), partial(write_documents, text, nats_N))
             return record
 
-        return replace_file(
-            folder / "nats.npy" if per_token is None else Path(per_token), write_nats
-        )
+        return replace_file(Path(per_token), write_nats)
 
 
 def write_documents(text: EvalText, nats_N: np.ndarray, part: Path) -> None:
