@@ -185,7 +185,8 @@ class Sessions:
             read |= zip(plain, together, strict=True)
         for nats_K, _ in read.values():
             if not nats_K.isfinite().all():
-                raise NonFiniteError("the nats are not finite: weights are invalid, or a rate")
+                cause = "the weights of the network are invalid, or the rate is too large"
+                raise NonFiniteError(f"the nats are not finite: {cause}")
         return read
 
 
@@ -245,10 +246,11 @@ class Session:
     def save(self, path: str | Path) -> None:
         """Write the session as a safetensors file, atomically; StorageError if that fails."""
         with self.lock:
-            rate = self.reader.adaptation.rate
-            weights = self.reader.net.state_dict() if rate and self.state else {}
-            tensors = self.state.tensors() if self.state else {}
-            saved = SavedSession(self.incoming, self.reader.adaptation, tensors, weights)
+            adaptation = self.reader.adaptation
+            tensors = {} if self.state is None else self.state.tensors()
+            has_learned = adaptation.rate and self.state is not None
+            weights = self.reader.net.state_dict() if has_learned else {}
+            saved = SavedSession(self.incoming, adaptation, tensors, weights)
             save_session(saved, Path(path), self.sessions._fingerprint)
 
     def append(self, tokens: Sequence[TextToken]) -> DecodingState:
