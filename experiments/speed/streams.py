@@ -3,7 +3,8 @@
     python -m experiments.speed.streams OUT.json [--rounds 5]
 
 Each round gives every stream a line of 30 tokens. The memory of each is full. Contestants have four
-layers of 128 and 256 tokens, and take turns; the environment needs transformers 5.
+layers of 128 and 256 tokens, and take turns. Times are those of the processor, with one thread:
+other work disturbs them less. The environment needs transformers 5.
 
 - Sessions: a state for each stream, lines of equal lengths
 - Sessions, mixed: lines of 15 to 45 tokens
@@ -95,16 +96,16 @@ CONTESTANTS = {
 
 @torch.inference_mode()
 def measure(n_stream: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Return the milliseconds of a round, and tokens per second, of each contestant."""
+    """Return the milliseconds of a round, and tokens in a second, of each contestant."""
     contestants = {name: make(n_stream) for name, make in CONTESTANTS.items()}
     times: dict[str, list[float]] = {name: [] for name in contestants}
     counts = {}
     for n_round in range(rounds + 1):
         for name, each in contestants.items():
-            start = time.perf_counter()
+            start = time.process_time()
             counts[name] = each.read_lines()
             # The first round is not timed.
-            times[name] += [time.perf_counter() - start] * (n_round > 0)
+            times[name] += [time.process_time() - start] * (n_round > 0)
     return {
         name: {
             "fastest_ms": 1e3 * min(each),
