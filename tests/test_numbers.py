@@ -17,6 +17,9 @@ from experiments.original import figures as original
 from experiments.speed import table_9
 from txl_lightning.analysis.contrasts import judge
 from txl_lightning.data.json_lines import LONGEST_LINE
+from txl_lightning.data.vocab.spans import LONGEST_WAIT
+from txl_lightning.generation.sessions import STEP_LEN
+from txl_lightning.generation.state import KEPT, SEGMENT_LEN
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
@@ -199,6 +202,13 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"network gained {memory_gains()[0]:.3f} bits per byte",
             f"the difference is {memory_gains()[1]:.3f} bits per byte",
             f"both, and {memory_gains()[2]:.3f} by removing memory",
+        ],
+        "docs/serve.md": [
+            f"After {LONGEST_WAIT:,} characters",
+            f"the last {KEPT:,} tokens and at most {LONGEST_WAIT:,} characters",
+            f"follows each ({STEP_LEN}), as",
+            f"for each {SEGMENT_LEN} tokens",
+            "less than 1e-5 of their size plus 1e-5",
         ],
         "txl_lightning/data/README.md": [
             log("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),

@@ -25,9 +25,12 @@ def describe_documents(text: EvalText, nats_N: np.ndarray) -> Iterator[dict[str,
         scored_K = np.flatnonzero(~np.isnan(nats_T))
         n_byte = text.count_bytes(start + scored_K)
         record = {"document": number, "tokens": len(scored_K), "bytes": n_byte}
-        place = int(scored_K[nats_T[scored_K].argmax()]) if len(scored_K) else None
         record["nats"] = float(nats_T[scored_K].sum())
-        yield record | {"most_surprising": place and describe_place(text, start, place, nats_T)}
+        record["most_surprising"] = None
+        if len(scored_K):
+            place = int(scored_K[nats_T[scored_K].argmax()])
+            record["most_surprising"] = describe_place(text, start, place, nats_T)
+        yield record
 
 
 def describe_place(text: EvalText, start: int, place: int, nats_T: np.ndarray) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..model.adaptation import AdaptedMemory
 from ..model.joining import copy_kept, find_form, join_memories, split_memory
 from ..model.reading import Reader
 from .state import SEGMENT_LEN, DecodingState
@@ -55,9 +54,8 @@ def group_texts(states: Sequence[DecodingState], n_token: int) -> list[list[int]
     groups = defaultdict[tuple, list[int]](list)
     for n, state in enumerate(states):
         if state.n_unread >= n_token:
-            is_joined = not isinstance(state.memory, AdaptedMemory)
-            # A continuous cache is that of one text.
-            groups[find_form(state.memory) if is_joined else (n,)].append(n)
+            # A single text may have a continuous cache, which is not joined.
+            groups[find_form(state.memory) if len(states) > 1 else ()].append(n)
     return [*groups.values()]
 
 
