@@ -209,6 +209,8 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"follows each ({STEP_LEN}), as",
             f"for each {SEGMENT_LEN} tokens",
             "less than 1e-5 of their size plus 1e-5",
+            "width 128, bytes, memory of 128, float32",
+            "at f7818306, with changes",
         ],
         "txl_lightning/data/README.md": [
             log("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
