@@ -49,7 +49,8 @@ def measure(
         shape = options["data.batch_size"], options["data.tgt_len"] + 1
         read_BT = torch.randint(n_token, shape) if tokens_BT is None else tokens_BT
         config = make_config(net | {"n_token": n_token})
-        steps[kind] = make_step(config, OptimConfig(**optim), read_BT, is_narrow)
+        segments = options.get("trainer.accumulate_grad_batches", 1)
+        steps[kind] = make_step(config, OptimConfig(**optim), read_BT, is_narrow, segments)
     return {"kind": "pace", "step_seconds": time_in_turn(steps, args.fast)}
 
 
@@ -66,18 +67,23 @@ def time_in_turn(steps: Mapping[str, Callable[[], None]], fast: bool = False) ->
 
 
 def make_step(
-    config: NetworkConfig, optim: OptimConfig, tokens_BT: Tensor, is_narrow: bool = False
+    config: NetworkConfig,
+    optim: OptimConfig,
+    tokens_BT: Tensor,
+    is_narrow: bool = False,
+    segments: int = 1,
 ) -> Callable[[], None]:
-    """Return a function that trains a step on these tokens, in bfloat16 if narrow."""
+    """Return a function that trains a step of segments, each these tokens; is_narrow: bfloat16."""
     net = config.build()
     optimizer = make_optimizer(optim, net)
     memory = net.empty_memory(len(tokens_BT))
 
     def step() -> None:
         nonlocal memory
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
-            nats_BL, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
-        nats_BL.mean().backward()
+        for _ in range(segments):
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+                nats_BL, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
+            (nats_BL.mean() / segments).backward()
         clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -137,8 +137,6 @@ NOT_MEASURED = {
     *("12.5", "2.5", "7.8", "2.9"),
     # The hypothesis of adaptation, and what the registered protocol gave, before its changes.
     *("1.08", "1.135"),
-    # Validation curves and one seed of a referee, for what was withdrawn.
-    *("0.013", "0.069"),
 }
 
 

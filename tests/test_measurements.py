@@ -19,11 +19,11 @@ import torch
 
 from experiments import common, compressors, pace
 from experiments.adaptation import run as adaptation
-from experiments.attention_length import run as attention_length
 from experiments.copying import figures as copying_figures
 from experiments.copying import run as copying
 from experiments.depth import run as depth
 from experiments.fragmentation import run as fragmentation
+from experiments.gpu import operations
 from experiments.how_far_back import run as how_far_back
 from experiments.how_far_back.passages import score_copies
 from experiments.novels import run as novels
@@ -31,6 +31,9 @@ from experiments.original import run as original
 from experiments.other_networks import lstm
 from experiments.other_networks import run as other_networks
 from experiments.quickstart import run as quickstart
+from experiments.speed.cases import Case
+from experiments.stop_gradient import run as stop_gradient
+from experiments.stop_gradient.arms import ARMS, SPAN, TOKENS, Arm
 from experiments.the_paper import run as the_paper
 from experiments.the_paper import training
 from experiments.the_paper.rows import ALONE, FAST, MEMORY
@@ -96,10 +99,12 @@ def args(monkeypatch, finished, tmp_path):
     """Arguments of experiments, which find the finished run in place of a new one."""
     monkeypatch.setattr(common, "fit", lambda folder, options: replace(finished, options=options))
     seconds = {"4, memory": 0.3, "4": 0.2, "xl adamw": 0.3, "lstm adamw": 0.1}
-    seconds |= dict.fromkeys(attention_length.KINDS, 0.1)
     records = {name: {"step_seconds": seconds} for name in ("pace", "pace adamw")}
     kinds = [*seconds, "8", "12", "recurrence", "xl adamw adamw 2", "lstm adamw adamw 2"]
-    records |= {f"rate {kind}": {"rate": 3e-3} for kind in kinds}
+    kinds += [f"python_source, rate {name}" for name in ARMS]
+    records |= {name if "rate" in name else f"rate {name}": {"rate": 3e-3} for name in kinds}
+    work = dict.fromkeys(ARMS, 1.0) | {"memory 2x512": 0.5, "memory 2x64": 1.04}
+    records["python_source, pace"] = {"step_operations": work, "step_seconds": work}
     (tmp_path / "results.json").write_text(json.dumps({"records": records}))
     where = {"runs": tmp_path, "out": tmp_path / "results.json", "minutes": 2.0}
     where |= {"accelerator": "cpu", "device": torch.device("cpu")}
@@ -119,7 +124,7 @@ def args(monkeypatch, finished, tmp_path):
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (depth.measure, lambda seed: ("8", seed), False),
         (novels.measure, lambda seed: ("memory", 1, seed), True),
-        (attention_length.measure, lambda seed: ("python_source, memory", seed), False),
+        (stop_gradient.measure, lambda seed: ("python_source", "memory 2x64", seed), True),
         (copying.measure, lambda seed: ("memory", seed), True),
         (original.measure, lambda seed: ("ours", seed), False),
     ],
@@ -145,9 +150,6 @@ def test_a_seed_reaches_the_weights_and_where_it_should_the_data(
 
 NATS = {
     words: lambda found: {"as trained": found["nats"]},
-    attention_length: lambda found: {
-        way: bits * math.log(2) for way, bits in found["bits_per_byte"].items()
-    },
     tiny_shakespeare: lambda found: found["nats_by_mem_len"],
     quickstart: lambda found: {n: b * math.log(2) for n, b in found["bits_per_byte"].items()},
 }
@@ -165,14 +167,6 @@ WITH_MEMORY = {f"mem_len {n}": (64, n) for n in (0, 128, 256)}
         (adaptation, "novel", "test", 1, {"static": (64, 8)}),
         # A window rereads 56 bytes for each 8, and sees as many as with a memory of 56.
         (quickstart, "alone", "test", 16, {"mem_len 0": (64, 0), "window": (8, 56)}),
-        (
-            attention_length,
-            "enwik8_prefix, segment",
-            "test",
-            8,
-            {"segments": (192, 0), "window": (8, 184)},
-        ),
-        (attention_length, "python_source, memory", "test", 8, {"memory": (64, 128)}),
     ],
 )
 def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
@@ -287,23 +281,72 @@ def test_an_lstm_of_linear_maps_computes_what_torchs_does(make_net):
     torch.testing.assert_close((memory.h_NBD, memory.c_NBD), (h_NBD, c_NBD))
 
 
-def test_equal_attention_length_has_equal_tokens_of_an_update_and_equal_minutes(args, monkeypatch):
-    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
-    records = json.loads(args.out.read_text())["records"]
-    records["pace"]["step_seconds"] |= {"enwik8_prefix, segment": 0.2}
-    args.out.write_text(json.dumps({"records": records}))
+def test_arms_have_equal_tokens_of_an_update_and_differ_in_rows_gradient_and_memory_alone(args):
     args.fast = False
-    kinds = ("enwik8_prefix, memory", "enwik8_prefix, segment")
-    memory, segment = (attention_length.measure(args, kind, 1)["options"] for kind in kinds)
-    sizes = [(o["data.tgt_len"], o["data.batch_size"]) for o in (memory, segment)]
-    assert sizes == [(64, 12), (192, 4)]
-    assert memory["model.net.mem_len"] + memory["data.tgt_len"] == segment["data.tgt_len"]
-    assert segment["model.net.mem_len"] == 0
-    # 90 % of two minutes.
-    assert [o["trainer.max_steps"] for o in (memory, segment)] == [1080, 540]
-    own = ("data.tgt_len", "data.batch_size", "model.net.mem_len", "trainer.")
-    names = {name for name in memory | segment if not name.startswith(own)}
-    assert {name for name in names if memory[name] != segment[name]} == set()
+    runs = {name: stop_gradient.measure(args, "python_source", name, 1) for name in ARMS}
+    own = ("data.batch_size", "data.tgt_len", "trainer.accumulate_grad_batches")
+    own += ("model.net.mem_len", "model.net.same_length", "trainer.limit_val_batches")
+    own += ("trainer.val_check_interval",)
+    shared = []
+    for name, run in runs.items():
+        options = run["options"]
+        rows, length, segments, mem_len, same_length, n_val, interval = (options[n] for n in own)
+        assert rows * length * segments == TOKENS
+        assert rows * length * n_val == 102_400
+        assert interval == 1464 // 2 * segments
+        assert (mem_len, same_length) == ((128, "mem_len") if "memory" in name else (0, None))
+        shared.append({n: value for n, value in options.items() if n not in own})
+    assert all(options == shared[0] for options in shared)
+
+
+def test_an_arm_with_other_work_is_trained_again_with_as_much_as_the_reference(args, monkeypatch):
+    args.fast = False
+    vars(args).update(only=[*stop_gradient.KINDS], seeds=[1], again=False, origin={}, settings={})
+    stop_gradient.measure_equalized(args, "python_source")
+    records = common.load_records(args.out)
+    again = {name.removeprefix("python_source, ") for name in records if ", equal " in name}
+    # That of 1.04 times the work has as many steps as it had.
+    assert again == {f"memory 2x512, equal {budget} 1" for budget in ("operations", "seconds")}
+    options = [each["options"] for name, each in records.items() if ", equal " in name]
+    assert [each["trainer.max_steps"] for each in options] == [2928, 2928]
+
+
+def test_arms_are_read_with_the_span_of_training_and_segments_also_as_they_were(args, finished):
+    ids = finished.store.ids("test").astype(np.int64)
+    row_len = -(-2001 // stop_gradient.SCORED_ROWS)
+    places = np.setdiff1d(np.arange(2001), np.arange(stop_gradient.SCORED_ROWS) * row_len)
+    seen = {
+        "span": np.minimum(places % row_len, SPAN),
+        "segments": count_seen(places % row_len, 128, 0),
+    }
+    found = stop_gradient.measure(args, "python_source", "alone 8x128", 1)
+    for way, bits in found["bits_per_byte"].items():
+        nats = nats_of(finished.net, ids, places, seen[way])
+        assert bits * math.log(2) == pytest.approx(nats.mean(), rel=1e-6)
+        blocks = [part.mean() / math.log(2) for part in np.array_split(nats, 100)]
+        assert found["blocks"][way] == pytest.approx(blocks, abs=1e-5)
+    assert found["bits_per_byte"].keys() == seen.keys()
+    with_memory = stop_gradient.measure(args, "python_source", "memory 8x128", 1)
+    assert with_memory["bits_per_byte"] == {"span": found["bits_per_byte"]["span"]}
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_operations_that_are_computed_are_those_of_the_speed_measurements(name):
+    arm = ARMS[name]
+    case = Case(name, {"n_token": 300}, arm.rows, arm.gradient_len, arm.mem_len, trains=True)
+    # There, distances have a gradient of their input, too.
+    of_distances = 4 * 128**2 * (arm.gradient_len + arm.mem_len + 1)
+    expected = (operations.count_operations(case) / 2 - of_distances) / case.tokens
+    assert arm.count_operations(300, computed=True) == pytest.approx(expected, rel=1e-9)
+
+
+def test_operations_that_the_mask_needs_are_fewest_for_segments_and_of_a_span_for_memory():
+    by_hand = 3 * 3 * 128 * 128 + 3 * 10 * 128**2 + 2 * 128**2 * 128 / (16 * 64)
+    # Keys and values of 192 states for 64 tokens, whose memory has no gradient.
+    by_hand += 2 * 128**2 * (3 + 3 + 1)
+    assert Arm(16, 64).count_operations(300) == 4 * by_hand + 3 * 128 * 300
+    alone = Arm(16, 64, has_memory=False)
+    assert alone.count_operations(300) < alone.count_operations(300, computed=True)
 
 
 def test_networks_of_depth_have_equal_updates_but_one_has_as_many_more_as_it_is_faster(
@@ -320,11 +363,11 @@ def test_networks_of_depth_have_equal_updates_but_one_has_as_many_more_as_it_is_
 
 
 @pytest.mark.parametrize("precision_", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("experiment", [depth, other_networks, attention_length])
+@pytest.mark.parametrize("experiment", [depth, other_networks])
 def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, experiment, precision_):
     given = []
     monkeypatch.setattr(
-        pace, "make_step", lambda config, optim, tokens, narrow: given.append(narrow)
+        pace, "make_step", lambda config, optim, tokens, narrow, n: given.append(narrow)
     )
     monkeypatch.setattr(pace, "time_in_turn", lambda steps, fast: dict.fromkeys(steps, 1.0))
     monkeypatch.setattr(pace, "make_config", lambda settings: None)
@@ -339,7 +382,7 @@ def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, experim
         (words, ("xl adamw", "adamw", 2.0)),
         (the_paper, (MEMORY,)),
         (depth, ("4",)),
-        (attention_length, ("python_source, segment",)),
+        (stop_gradient, ("python_source", "memory 8x128")),
     ],
 )
 @pytest.mark.parametrize(("best", "beyond"), [(12e-3, 24e-3), (1.5e-3, 0.75e-3)])
@@ -366,7 +409,7 @@ def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
 
 
 @pytest.mark.parametrize(
-    ("experiment", "kind"), [(depth, "4"), (attention_length, "python_source, memory")]
+    ("experiment", "kind"), [(depth, ["4"]), (stop_gradient, ["python_source", "memory 2x64"])]
 )
 def test_rates_are_tuned_in_trainings_as_long_as_those_that_count(
     args, monkeypatch, experiment, kind
@@ -381,9 +424,9 @@ def test_rates_are_tuned_in_trainings_as_long_as_those_that_count(
     monkeypatch.setattr(args, "fast", False)
     monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     with pytest.raises(InterruptedError):
-        experiment.choose_rate(args, kind)
+        experiment.choose_rate(args, *kind)
     with pytest.raises(InterruptedError):
-        experiment.measure(args, kind, 1)
+        experiment.measure(args, *kind, 1)
     assert steps[0] == steps[1]
 
 

@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).parent
 WAYS = {
     "text to first training step": 41,
     "resumed run to first training step": 48,
-    "evaluate": 39,
+    "evaluate": 40,
     "generate": 33,
     "text to batch": 13,
     "ids to loss": 10,

@@ -80,12 +80,10 @@ def time_arms(args: Namespace, text: str) -> dict[str, Any]:
     """Return operations of a token and seconds of a step by arm, in turn on a quiet machine."""
     n_token = 256 if args.fast or text == "enwik8_prefix" else 4096
     timed = {name: (OPTIONS | ARMS[name].options, n_token) for name in (REFERENCE, *EQUALIZED)}
-    found = pace.measure(args, timed)
-    seconds = {name: s * ARMS[name].segments for name, s in found["step_seconds"].items()}
     needed = {name: arm.count_operations(n_token) for name, arm in ARMS.items()}
     computed = {name: arm.count_operations(n_token, computed=True) for name, arm in ARMS.items()}
     counts = {"step_operations": needed, "computed_operations": computed}
-    return found | {"step_seconds": seconds} | counts
+    return pace.measure(args, timed) | counts
 
 
 def choose_rate(args: Namespace, text: str, name: str) -> dict[str, Any]:

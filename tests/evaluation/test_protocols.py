@@ -18,7 +18,9 @@ CONFIG_OF = {
     for group in CORPORA
     for corpus in CORPORA[group]
     for size in ("base", "large")
-} | {"fairseq-wt103": CONFIGS / "fairseq" / "wt103_base.yaml"}
+}
+CONFIG_OF |= {"fairseq-wt103": CONFIGS / "fairseq" / "wt103_base.yaml"}
+CONFIG_OF |= {"paper-ptb": CONFIGS / "paper" / "ptb.yaml"}
 SETTINGS = {f"data.eval_{name}": name for name in ("tgt_len", "batch_size", "warmup_len")}
 SETTINGS |= {f"model.eval_{name}": name for name in ("mem_len", "clamp_len", "same_length")}
 

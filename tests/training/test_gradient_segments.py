@@ -58,6 +58,21 @@ def test_segments_with_gradient_are_one_long_segment(net, part_len):
     torch.testing.assert_close(cut[2], gradients, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("part_len", [3, 8])
+def test_with_a_fixed_span_segments_with_gradient_are_one_long_segment(make_net, part_len):
+    """A window that is trained as one, on long segments, is a Transformer-XL with more gradient."""
+    net = make_net(mem_len=8, same_length="mem_len")
+    segment = make_stream(3, 24).segment(1)
+    # Less than the span, and more.
+    for n_before in (5, 12):
+        _, memory = net.loss(*make_stream(3, n_before).segment(0)[:2], net.empty_memory(3))
+        nats, after, gradients = find_gradients(net, segment, memory)
+        cut = find_gradients(net, segment, memory, part_len=part_len)
+        torch.testing.assert_close(cut[0], nats, rtol=0, atol=1e-10)
+        torch.testing.assert_close(cut[1].tensors(), after.tensors(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(cut[2], gradients, rtol=0, atol=1e-10)
+
+
 def test_gradient_of_a_step_reaches_its_first_segment_and_not_the_step_before(net):
     stream = make_stream(3, 12)
     _, before = segment_loss(net, stream.segment(0), net.empty_memory(3), part_len=6)

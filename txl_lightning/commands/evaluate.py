@@ -19,6 +19,7 @@ from ..data.tokens import TextTokens
 from ..data.vocab import Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..evaluation.protocols import Protocol, get_protocol
+from ..evaluation.published import compare_published, format_published
 from ..evaluation.scoring import evaluate
 from ..evaluation.tuning import SECONDS, Choice, Limit, choose_adaptation
 from ..files import check_file_writable, explain_write_errors, replace_file
@@ -63,7 +64,8 @@ def evaluate_command(
     Args:
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
         protocol: How the text is read: segments, single-pass, sliding-window, or as published:
-            paper-, nvidia- or fairseq- and the corpus, with -large for the large models.
+            paper-, nvidia- or fairseq- and the corpus, with -large for the large models. On the
+            test text of that corpus, the last line says whether the published result is reached.
         path: A file, a folder or tar of documents, or - for the standard input (copied to $TMPDIR);
             ids (.npy, .bin, .ds; as in training), or a store; left out, the text of the training.
         corpus: A corpus by name, instead of path.
@@ -90,7 +92,7 @@ def evaluate_command(
         settings, chosen = adapt_protocol(settings, model, checkpoint, limit, text, data_dir)
         record = run_protocol(model, text, settings, per_token)
         record |= {"weights": weights, "adapt": chosen}
-    publish_record(record, checkpoint, settings.unit, out)
+    print_record(record, checkpoint, settings, out)
 
 
 def make_protocol(name: str, **lengths: Any) -> Protocol:
@@ -187,12 +189,13 @@ def describe_choice(choice: Choice, val: EvalText, text: EvalText) -> dict[str, 
     return where | {"is_reported": is_reported, "tokens": choice.tokens} | values
 
 
-def publish_record(
-    record: dict[str, Any], checkpoint: LoadedCheckpoint, unit: str, out: str | None
+def print_record(
+    record: dict[str, Any], checkpoint: LoadedCheckpoint, protocol: Protocol, out: str | None
 ) -> None:
     """Print a record, as a table on stderr and in a pipe as JSON; add it to the file `out`."""
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
-    print_notice(format_table(record, unit))
+    record["published"] = compare_published(record, protocol)
+    print_notice(format_table(record, protocol.unit))
     line = json.dumps(record, allow_nan=False)
     if not sys.stdout.isatty():
         print(line)
@@ -258,7 +261,10 @@ def format_table(record: dict[str, Any], unit: str) -> str:
         rows.append(f"{name:>20}  {record[name]:.4f}{interval}")
     speed = f"{record['tokens_per_second']:,.0f} tokens per second"
     peak = f"peak memory {record['peak_memory_bytes'] / 2**20:,.0f} MiB"
-    return "\n".join([*rows, f"{record['seconds']:.1f} s, {speed}, {peak}"])
+    rows.append(f"{record['seconds']:.1f} s, {speed}, {peak}")
+    if record["published"]:
+        rows.append(format_published(record["published"]))
+    return "\n".join(rows)
 
 
 def format_choice(chosen: dict[str, Any]) -> str:

@@ -108,6 +108,8 @@ PUBLISHED = {
     "paper-wt103-large": ("pytorch/run_wt103_large.sh", "perplexity", 10, 128, 1600, 1000),
     "paper-lm1b-base": ("pytorch/run_lm1b_base.sh", "perplexity", 64, 32, 128, None),
     "paper-lm1b-large": ("pytorch/run_lm1b_large.sh", "perplexity", 8, 32, 128, None),
+    # No script was published: the lengths of configs/paper/ptb.yaml.
+    "paper-ptb": ("configs/paper/ptb.yaml", "perplexity", 10, 64, 640, 140),
     # Whole segments of the previous row fill the memory; the first row starts empty.
     "nvidia-wt103-base": (*NVIDIA, 64, 640, 400, "mem_len+1", 640),
     "nvidia-wt103-large": (*NVIDIA, 128, 1600, 1000, "mem_len+1", 1664),

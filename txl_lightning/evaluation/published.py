@@ -1,0 +1,77 @@
+"""Published results of the protocols, and whether an evaluation reaches one."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .protocols import Protocol
+
+METRICS = {"bits": "bits_per_byte", "perplexity": "perplexity"}
+WORDS = "bits_per_word"  # in the record of a vocabulary of words alone
+
+
+class Result(NamedTuple):
+    """A published result on the test text of a corpus."""
+
+    corpus: str
+    number: str
+    """As printed: its digits say how exact it is."""
+    source: str
+
+
+PAPER = "Dai et al. 2019, Table"
+NVIDIA = "NVIDIA's README, 8 A100"
+RESULTS = {
+    "paper-enwik8-base": Result("enwik8", "1.06", f"{PAPER} 2"),
+    "paper-enwik8-large": Result("enwik8", "0.99", f"{PAPER} 2"),
+    "paper-text8-large": Result("text8", "1.08", f"{PAPER} 3"),
+    "paper-wt103-base": Result("wikitext103", "24.0", f"{PAPER} 1"),
+    "paper-wt103-large": Result("wikitext103", "18.3", f"{PAPER} 1"),
+    "paper-lm1b-large": Result("lm1b", "21.8", f"{PAPER} 4"),
+    "paper-ptb": Result("ptb", "54.52", f"{PAPER} 5"),
+    "nvidia-wt103-base": Result("wikitext103", "23.24", NVIDIA),
+    "nvidia-wt103-large": Result("wikitext103", "18.18", NVIDIA),
+    "fairseq-wt103": Result("wikitext103", "23.70", "fairseq's README"),
+}
+"""By protocol. None is published for text8's base; lm1b's base in the paper is another network."""
+
+
+def compare_published(record: Mapping[str, Any], protocol: Protocol) -> dict[str, Any] | None:
+    """Return the published result of a protocol, and whether the record of `evaluate` reaches it.
+
+    `reached` is True if the record's value, rounded to the published digits, is at most the
+    published number; None if the two cannot be compared, for the `reason`. Without a published
+    result for the protocol and the record's text, there is nothing to return.
+    """
+    result = RESULTS.get(protocol.name)
+    if result is None or record["text"] != result.corpus:
+        return None
+    metric = METRICS[protocol.unit]
+    reason = find_difference(record, protocol)
+    reached = None
+    if reason is None:
+        digits = len(result.number.partition(".")[2])
+        reached = round(record[metric], digits) <= float(result.number)
+    about = {"number": result.number, "unit": metric, "source": result.source}
+    return about | {"reached": reached, "reason": reason}
+
+
+def find_difference(record: Mapping[str, Any], protocol: Protocol) -> str | None:
+    """Return why a record has no published number beside it; None if it has."""
+    if record["split"] != "test":
+        return f"it is of the test text, not of split {record['split']}"
+    if record["changed"]:
+        return f"{', '.join(record['changed'])} differ from the protocol"
+    if protocol.adaptation.adapts:
+        return "it is without adaptation"
+    if protocol.unit == "perplexity" and WORDS not in record:
+        return "it is a perplexity of words"
+    return None
+
+
+def format_published(published: Mapping[str, Any]) -> str:
+    """Return the line of a published result, which ends with "reached" or "not reached"."""
+    unit = published["unit"].replace("_", " ")
+    about = f"published: {published['number']} {unit} ({published['source']})"
+    if published["reason"]:
+        return f"{about}: not compared, because {published['reason']}"
+    return f"{about}: {'reached' if published['reached'] else 'not reached'}"
