@@ -7,7 +7,7 @@ THEIRS := .venv-reference
 HUB    := .venv-hub
 PEERS  := .venv-peers
 
-EXPERIMENTS := fragmentation stop_gradient state_bytes quickstart tiny_shakespeare depth how_far_back the_paper copying other_networks words novels original adaptation
+EXPERIMENTS := fragmentation stop_gradient recurrence state_bytes quickstart tiny_shakespeare depth how_far_back the_paper copying other_networks words novels original adaptation
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint docs format clean
 .DEFAULT_GOAL := help

@@ -1,0 +1,176 @@
+"""Is a segment memory recurrence: how far into a word does a network know the product so far?
+
+Group by group, and in each of them seed by seed, so that what is finished is balanced.
+"""
+
+from argparse import Namespace
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from experiments import common
+from experiments.recurrence.groups import GROUPS
+from experiments.recurrence.training import (
+    FAST,
+    Arm,
+    Sizes,
+    build,
+    measure_accuracy,
+    measure_nats,
+    open_words,
+    train,
+)
+from experiments.results import load_records
+from txl_lightning import TransformerXLConfig
+from txl_lightning.files import hash_values
+from txl_lightning.model.config import describe_config
+from txl_lightning.networks import (
+    GatedDeltaNetConfig,
+    LSTMConfig,
+    RecurrentMemoryTransformerConfig,
+)
+from txl_lightning.training.optimizers import OptimConfig
+
+SEEDS = (1, 2, 3, 4, 5)
+TUNING_SEED = 0
+FIRST_RATE = 4e-3
+"""The rate that is tried first, with that of the matrices twice as high."""
+UPDATES = {"S3": 1500, "A5": 4500, "Z60": 4500}
+"""Of each training by group: 60 elements have 3,600 products."""
+OF_ALL_GROUPS = (
+    "LSTM, 1 layer",
+    "Transformer-XL, 2 layers",
+    "RMT, gradient 2",
+    "Transformer-XL, 4 layers",
+    "Gated DeltaNet",
+)
+"""The other arms have words of S3 alone."""
+N_POINT = 20
+"""Points of the recorded curve of a training."""
+
+
+def list_arms(sizes: Sizes) -> dict[str, Arm]:
+    """Return the arms by name; memories of a Transformer-XL have the length of a segment."""
+    width = {"d_model": sizes.width}
+    parts = {"n_head": 4, "norm": "pre", "init_std": 0.05, **width}
+    xl = partial(TransformerXLConfig, mem_len=sizes.segment, **parts)
+    unit = {"unit_len": sizes.segment, "n_memory": 4}
+    rmt = RecurrentMemoryTransformerConfig(n_layer=2, **unit, **width)
+    whole = xl(n_layer=4, mem_len=sizes.segment * sizes.longest)
+    return {
+        "LSTM, 1 layer": Arm(LSTMConfig(n_layer=1, d_model=2 * sizes.width)),
+        "Transformer-XL, 2 layers": Arm(xl(n_layer=2)),
+        "RMT, gradient 2": Arm(rmt, gradient_segments=2),
+        "Transformer-XL, 4 layers": Arm(xl(n_layer=4)),
+        "Gated DeltaNet": Arm(GatedDeltaNetConfig(n_layer=4, **width)),
+        "Transformer-XL, 4 layers, gradient 4": Arm(xl(n_layer=4), gradient_segments=4),
+        "Transformer-XL, 4 layers, whole words": Arm(whole, joined=sizes.longest),
+        "Transformer-XL, 8 layers": Arm(xl(n_layer=8)),
+        "LSTM, 2 layers": Arm(LSTMConfig(n_layer=2, d_model=3 * sizes.width // 2)),
+        "RMT, gradient 1": Arm(rmt),
+        "RMT, gradient 4": Arm(rmt, gradient_segments=4),
+    }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network, its training and its validation, as `common.choose_rate` reads them."""
+
+    net: nn.Module
+    curve: list[float]
+    nats: float
+    text: str
+
+    def load_curve(self, column: str) -> dict[str, list[float]]:
+        """Return the nats of training's last part, and of validation as its last point."""
+        return {"steps": [len(self.curve)], column: [self.nats]}
+
+
+def main() -> None:
+    groups = {"nargs": "+", "choices": [*GROUPS], "default": [*GROUPS], "help": "of the words"}
+    names = [*list_arms(FAST)]
+    args = common.parse_args(__file__, __doc__, SEEDS, "weights and words", names, groups=groups)
+    for group in args.groups:
+        own = [name for name in args.only if group == "S3" or name in OF_ALL_GROUPS]
+        for seed in args.seeds:
+            for name in own:
+                kind = f"{group} {name}"
+                common.measure_once(args, f"rate {kind}", choose_rate, group, name)
+                common.measure_seed(args, f"{kind} {seed}", measure, group, name, seed)
+
+
+def choose_rate(args: Namespace, group: str, name: str) -> dict[str, Any]:
+    train_with = partial(train_arm, args, group, name, TUNING_SEED)
+    return common.choose_rate(f"{group} {name}", train_with, FIRST_RATE, args.fast)
+
+
+def measure(args: Namespace, group: str, name: str, seed: int) -> dict[str, Any]:
+    """Train; return the accuracy of the state in each segment of words that were never trained."""
+    kind = f"{group} {name}"
+    rate = load_records(args.out)[f"rate {kind}"]["rate"]
+    run = train_arm(args, group, name, seed, rate)
+    sizes = choose_sizes(args, group)
+    arm = list_arms(sizes)[name]
+    words = open_words(group, "test", seed, sizes.test_words, sizes.segment, [sizes.longest])
+    accuracy = measure_accuracy(run.net, arm, words, sizes.longest)
+    fields = {"kind": kind, "group": group, "arm": name, "seed": seed, "rate": rate}
+    fields |= {
+        "limit": find_limit(arm, sizes),
+        "accuracy": accuracy,
+        "val_nats": run.nats,
+        "curve": thin(run.curve),
+    }
+    n_weight = sum(weight.numel() for weight in run.net.parameters())
+    how = {"gradient_segments": arm.gradient_segments, "joined": arm.joined}
+    fields |= {"net": describe_config(run.net.config), **how, "parameters": n_weight}
+    return fields | {"text": run.text}
+
+
+def train_arm(args: Namespace, group: str, name: str, seed: int, rate: float) -> Trained:
+    """Train an arm with a seed, which decides its weights and its words."""
+    sizes = choose_sizes(args, group)
+    arm = list_arms(sizes)[name]
+    open_split = partial(
+        open_words,
+        group,
+        seed=seed,
+        n_row=arm.count_rows(sizes.segments),
+        segment=sizes.segment,
+        lengths=sizes.lengths,
+    )
+    warmup = sizes.updates // 10
+    optim = OptimConfig("muon", rate, 2 * rate, betas=(0.9, 0.95), warmup_steps=warmup)
+    net = build(arm.config, group, seed)
+    curve = train(net, arm, optim, open_split("train"), sizes.updates)
+    nats = measure_nats(net, arm, open_split("val"), sizes.validated)
+    return Trained(net, curve, nats, hash_values([GROUPS[group].tolist(), vars(sizes), seed]))
+
+
+def find_limit(arm: Arm, sizes: Sizes) -> int:
+    """Return the last segment of a word whose first token reaches it: states after it are guessed.
+
+    A layer of a Transformer-XL attends to mem_len states before its segment, so that N layers reach
+    N * mem_len tokens. A state that is carried reaches all.
+    """
+    config = arm.config
+    if not isinstance(config, TransformerXLConfig):
+        return sizes.longest
+    n_before = config.n_layer * config.mem_len // sizes.segment
+    return min(n_before + arm.joined, sizes.longest)
+
+
+def choose_sizes(args: Namespace, group: str) -> Sizes:
+    return FAST if args.fast else Sizes(updates=UPDATES[group])
+
+
+def thin(curve: list[float]) -> list[float]:
+    """Return the means of N_POINT equal parts of a curve, or of as many as it has points."""
+    n_part = max(len(curve) // N_POINT, 1)
+    parts = [curve[start : start + n_part] for start in range(0, len(curve), n_part)]
+    return [sum(part) / len(part) for part in parts]
+
+
+if __name__ == "__main__":
+    main()
