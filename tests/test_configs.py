@@ -24,6 +24,7 @@ SWEEPS = sorted((FOLDER / "sweeps").glob("*.yaml"))  # sweep files, tested in sw
 CONFIGS = sorted(set(FOLDER.rglob("*.yaml")) - set(HARDWARE) - set(SWEEPS))
 RECIPES = sorted((FOLDER / "networks").glob("*.yaml"))
 ABLATIONS = sorted((FOLDER / "paper" / "ablation").glob("*.yaml"))
+FEW_ROWS = ("smoke", "networks/sliding_window")  # 8 and 2; more devices are refused
 PUBLISHED = ("paper", "nvidia", "fairseq", "labml")  # folders of runs that others published
 
 PARAMETERS = {
@@ -196,8 +197,8 @@ def test_a_configuration_starts_on_devices_that_together_read_all_rows(path, dev
     for n_device in (2, 4, 8, 16):
         assert_devices_share_rows(devices, n_device, data.val_dataloader)
         assert_devices_share_rows(devices, n_device, data.test_dataloader)
-        # A check of the installation needs no more than eight devices.
-        if n_device <= data.config.batch_size or path.name != "smoke.yaml":
+        # Of the check of an installation, and of long rows, there are fewer.
+        if n_device <= data.config.batch_size or config_id(path) not in FEW_ROWS:
             assert_devices_share_rows(devices, n_device, data.train_dataloader)
 
 
