@@ -17,12 +17,13 @@ NAMES = {
     "lstm": "LSTM",
 }
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
+CHANGES = {"dropout": "dropout of 0.1", "precision": "float32, not bf16-mixed"}
 COLUMN = "val/bits_per_byte"
 MARGIN = 0.015  # bits per byte
 
 
 def list_tables(records: results.Records) -> list[results.Rows]:
-    tables = [list_rates(records), list_networks(records)]
+    tables = [list_rates(records), list_changes(records), list_networks(records)]
     return [rows for rows in tables if len(rows) > 1]
 
 
@@ -53,6 +54,17 @@ def collect_rates(records: results.Records) -> dict[str, dict[float, float]]:
             if tried:
                 lines[f"{name}, {title}"] = {each["rate"]: find_last_bits(each) for each in tried}
     return lines
+
+
+def list_changes(records: results.Records) -> results.Rows:
+    """Return the bits per byte of validation text at the best rate: as tuned, and changed."""
+    rows = [["network", "change", "as tuned", "changed"]]
+    for record in results.select(records, kind="change"):
+        key = {name: record[name] for name in ("net", "optimizer", "rate")}
+        [tuned] = results.select(records, kind="rate", **key)
+        bits = (f"{find_last_bits(each):.3f}" for each in (tuned, record))
+        rows.append([NAMES[record["net"]], CHANGES[record["change"]], *bits])
+    return rows
 
 
 def find_last_bits(record: dict[str, Any]) -> float:
