@@ -17,6 +17,7 @@ from txl_lightning.data.vocab import (
     Subwords,
     WordOptions,
     Words,
+    pieces,
     spans,
     train_subwords,
 )
@@ -155,9 +156,6 @@ def test_another_vocabulary_has_whole_lines():
 
 
 def test_a_tokenizer_that_joins_words_is_refused():
-    tokens = {token: n for n, token in enumerate(["a", " ", "b", "a b"])}
-    tokenizer = Tokenizer(models.BPE(tokens, []))
-    tokenizer.normalizer = normalizers.Strip()
-    vocab = Subwords.from_tokenizer(json.loads(tokenizer.to_str()))
+    contexts = {pieces.SPACE: None, pieces.OTHER: "", pieces.LINE: ""}
     with pytest.raises(DataError, match="tokenizer joins words; expected one that splits"):
-        IncomingText().add("a b a", vocab)
+        pieces.split_before_space("a b a", contexts)
