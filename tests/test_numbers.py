@@ -206,11 +206,13 @@ def list_bound_phrases() -> dict[str, list[str]]:
         "docs/serve.md": [
             f"After {LONGEST_WAIT:,} characters",
             f"the last {KEPT:,} tokens and at most {LONGEST_WAIT:,} characters",
-            f"follows each ({STEP_LEN}), as",
+            f"follows each tokens ({STEP_LEN}), as",
             f"for each {SEGMENT_LEN} tokens",
             "less than 1e-5 of their size plus 1e-5",
             "width 128, bytes, memory of 128, float32",
             "at f7818306, with changes",
+            "AVX-512",
+            "for 8 sessions this is slower",
         ],
         "txl_lightning/data/README.md": [
             log("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),
