@@ -1,13 +1,20 @@
 """Every shipped configuration parses, builds, and has the published number of parameters."""
 
 import re
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
+from lightning.pytorch import Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
+from txl_lightning.data.datamodule import StreamConfig
+from txl_lightning.data.stream import IGNORED
+from txl_lightning.data.tasks import TASKS
 from txl_lightning.imports import NETWORKS
 from txl_lightning.model.config import make_config
 
@@ -17,6 +24,7 @@ SWEEPS = sorted((FOLDER / "sweeps").glob("*.yaml"))  # sweep files, tested in sw
 CONFIGS = sorted(set(FOLDER.rglob("*.yaml")) - set(HARDWARE) - set(SWEEPS))
 RECIPES = sorted((FOLDER / "networks").glob("*.yaml"))
 ABLATIONS = sorted((FOLDER / "paper" / "ablation").glob("*.yaml"))
+FEW_ROWS = ("smoke", "networks/sliding_window")  # 8 and 2; more devices are refused
 PUBLISHED = ("paper", "nvidia", "fairseq", "labml")  # folders of runs that others published
 
 PARAMETERS = {
@@ -157,6 +165,54 @@ def test_a_given_config_is_printed_and_used_by_name_unless_a_file_has_the_name(t
     assert parse_fit("--config=smoke").model.net.n_layer == 7
     code, output = txl("configs", "paper/enwik9")
     assert (code, "file: invalid paper/enwik9; expected a name" in output.err) == (2, True)
+
+
+class Device(Trainer):
+    """The Trainer of one of several processes, of which the others do not exist."""
+
+    world_size, global_rank = 1, 0
+
+
+@pytest.fixture(scope="module")
+def devices() -> Device:
+    silent = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    return Device(accelerator="cpu", **silent)
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory, write_letters) -> Path:
+    return write_letters(tmp_path_factory.mktemp("devices"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=config_id)
+def test_a_configuration_starts_on_devices_that_together_read_all_rows(path, devices, letters):
+    settings = yaml.safe_load(path.read_text())["data"]
+    if settings.get("corpus") not in TASKS:
+        # Short segments, so that a small text is enough.
+        names = {field.name for field in fields(StreamConfig)} - {"tgt_len", "ext_len"}
+        settings = {name: settings[name] for name in names & settings.keys()}
+        settings |= {"path": str(letters), "data_dir": str(letters.parent), "tgt_len": 5}
+    data = CorpusDataModule(**settings)
+    data.trainer = devices
+    for n_device in (2, 4, 8, 16):
+        assert_devices_share_rows(devices, n_device, data.val_dataloader)
+        assert_devices_share_rows(devices, n_device, data.test_dataloader)
+        # Of the check of an installation, and of long rows, there are fewer.
+        if n_device <= data.config.batch_size or config_id(path) not in FEW_ROWS:
+            assert_devices_share_rows(devices, n_device, data.train_dataloader)
+
+
+def assert_devices_share_rows(devices: Device, n_device: int, load: Callable[[], Any]) -> None:
+    """Assert that devices read the first segment's targets of one process, each once."""
+    devices.world_size, devices.global_rank = 1, 0
+    whole = next(iter(load()))
+    devices.world_size = n_device
+    scored = []
+    for devices.global_rank in range(n_device):
+        part = next(iter(load()))
+        assert part.loss_denominator * n_device == pytest.approx(whole.loss_denominator)
+        scored.append(part.targets_BL[part.targets_BL != IGNORED])
+    assert torch.equal(torch.cat(scored), whole.targets_BL[whole.targets_BL != IGNORED])
 
 
 @pytest.mark.parametrize("path", HARDWARE, ids=config_id)

@@ -94,16 +94,16 @@ def test_a_split_without_a_text_is_named_with_what_gives_it_one(make_data, tmp_p
         data.test_dataloader()
 
 
-def test_rows_that_devices_cannot_share_are_refused(make_data):
-    class TwoDevices(Trainer):
-        world_size = 2
+def test_a_device_without_a_row_is_refused_in_training_only(make_data):
+    class FourDevices(Trainer):
+        world_size = 4
 
-    data = make_data(batch_size=3, eval_batch_size=4)
-    data.trainer = TwoDevices(logger=False, accelerator="cpu", enable_checkpointing=False)
-    refusal = r"data\.batch_size.*: invalid 3; expected a multiple of 2"
+    data = make_data(batch_size=3, eval_batch_size=3)
+    data.trainer = FourDevices(logger=False, accelerator="cpu", enable_checkpointing=False)
+    refusal = r"data\.batch_size: invalid 3; expected at least 4, the number of devices"
     with pytest.raises(ValueError, match=refusal):
         data.train_dataloader()
-    assert next(iter(data.val_dataloader())).tokens_BL.size(0) == 2
+    assert not next(iter(data.val_dataloader())).targets_BL.ge(0).any()
 
 
 def test_checkpoint_of_another_vocabulary_or_text_is_refused_with_both_fingerprints(

@@ -10,6 +10,7 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from tests.helpers.waiting import wait_until
 from txl_lightning.commands.sweep import print_results
+from txl_lightning.sweeps.gpus import SharedGpus
 from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
 from txl_lightning.sweeps.trials import Sweep, make_command, read_metric
 
@@ -192,6 +193,39 @@ def test_a_killed_sweep_continues_once_its_trial_has_ended(place, sweep):
     wait_until(lambda: sweep()[0] == 0)
     assert place.states == ["complete"] * 2
     assert [place.steps(number) for number in range(2)] == [list(range(40))] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("visible", "n_job", "seen"),
+    [
+        ("3,GPU-5", 2, {"3", "GPU-5"}),
+        # Three trials share two GPUs; a trial alone may use both.
+        ("3,GPU-5", 3, {"3", "GPU-5"}),
+        ("3,GPU-5", 1, {"3,GPU-5"}),
+        ("", 2, {""}),
+    ],
+)
+def test_each_of_the_trials_that_run_at_once_sees_one_gpu(
+    place, sweep, monkeypatch, visible, n_job, seen
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    place.write(*SLOW)
+    code, output = sweep("--jobs", str(n_job))
+    assert code == 0, output.err
+    environments = [json.loads((place.trial(n) / "environment").read_text()) for n in range(3)]
+    assert {each["CUDA_VISIBLE_DEVICES"] for each in environments} == seen
+
+
+def test_a_trial_gets_a_gpu_that_the_fewest_others_use():
+    gpus = SharedGpus(["0", "1"])
+    with gpus.borrow() as first, gpus.borrow() as second:
+        assert (first, second) == ({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"})
+    with gpus.borrow() as first:
+        with gpus.borrow() as second:
+            pass
+        with gpus.borrow() as third:
+            assert second == third != first
 
 
 @pytest.mark.slow

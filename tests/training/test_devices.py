@@ -12,9 +12,9 @@ import torch
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
-from torch.distributed import TCPStore
 from torch.utils.data import DataLoader
 
+from tests.helpers.nodes import run_on_nodes
 from txl_lightning import LanguageModel, OptimConfig, TransformerXLConfig
 from txl_lightning.checkpoints import load
 from txl_lightning.data.stream import IGNORED
@@ -245,16 +245,7 @@ def run_on_two_nodes(letters, processes):
 
     def run(command_lines: dict[str, list[str]]) -> None:
         (letters / "runs.json").write_text(json.dumps(command_lines))
-        # As torchrun's agent; the system chooses the port, so that nobody else has it.
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
-        world |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
-        world["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-        ranks = [["env", f"RANK={n}", f"GROUP_RANK={n}"] for n in (0, 1)]
-        commands = [[*rank, sys.executable, __file__, letters] for rank in ranks]
-        here = {"cwd": Path(__file__).parents[2], "env": os.environ | world}
-        for done in processes.run_together(commands, **here):
-            assert done.returncode == 0, done.stdout + done.stderr
+        run_on_nodes(processes, 2, __file__, letters)
 
     return run
 

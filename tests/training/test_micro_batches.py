@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from txl_lightning.data.stream import Stream
-from txl_lightning.training.segments import segment_loss
+from txl_lightning.training.segments import count_parts, segment_loss
 
 
 @pytest.fixture
@@ -87,3 +87,16 @@ def test_resume_with_other_micro_batches_is_a_warning(train, tmp_path):
     train(2, save=(path := tmp_path / "a.ckpt", 4))
     with pytest.warns(match="micro_batches: was 2, is 4"):
         assert len(train(4, ckpt_path=path).losses) == 3
+
+
+@pytest.mark.parametrize("n_row", [2, 3])
+def test_devices_with_and_without_a_row_more_compute_as_many_parts(make_data, make_net, n_row):
+    data = make_data(batch_size=7, micro_batches=4)
+    n_part = count_parts(data, n_rank=3)
+    assert n_part == 2
+    net = make_net()
+    n_row_of_parts = []
+    net.embedding.register_forward_hook(lambda _, inputs, __: n_row_of_parts.append(len(inputs[0])))
+    stream = Stream.from_tokens(torch.randint(11, (80,)).numpy(), n_row, 6)
+    segment_loss(net, stream.segment(0), net.empty_memory(n_row), n_part)
+    assert n_row_of_parts == [1, n_row - 1]

@@ -161,6 +161,9 @@ class CorpusDataModule(LightningDataModule):
 
     def train_dataloader(self) -> TrainingLoader:
         config = self.config
+        n_rank = self.trainer.world_size if self.trainer else 1
+        expected = f"at least {n_rank}, the number of devices"
+        require(config.batch_size >= n_rank, "data.batch_size", config.batch_size, expected)
         tokens = self.store.text("train")
         if self.store.example_len:
             reason = "for a task, whose examples are drawn at random"
@@ -259,8 +262,6 @@ class CorpusDataModule(LightningDataModule):
             fix = "give more documents, three texts as [train, val, test], or another data.split"
             raise DataError(f"{self.config.name}, {split}: no text; {fix}")
         rank, n_rank = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        expected = f"a multiple of {n_rank}, the number of devices"
-        require(n_row % n_rank == 0, "data.batch_size, data.eval_batch_size", n_row, expected)
         stream = Stream(tokens, n_row, rank=rank, world_size=n_rank, **how)
         multiple = tokens.row_multiple
         shortest = -(-(tgt_len + 1) // multiple) * multiple

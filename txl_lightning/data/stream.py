@@ -120,6 +120,15 @@ class Segment(NamedTuple):
         return self.host_targets_BL if use_host else self.targets_BL
 
 
+def share_rows(n_row: int, part: int, n_part: int) -> slice:
+    """Return the rows of one of n_part parts, whose numbers of rows differ by at most one.
+
+    >>> [share_rows(10, part, 4) for part in range(4)]
+    [slice(0, 2, None), slice(2, 5, None), slice(5, 7, None), slice(7, 10, None)]
+    """
+    return slice(part * n_row // n_part, (part + 1) * n_row // n_part)
+
+
 @dataclass(frozen=True)
 class Stream:
     """A text read in B parallel rows, each a contiguous part of it; iterable over one pass.
@@ -142,7 +151,8 @@ class Stream:
         n_token: read only the first n_token tokens; None is all.
         drop_last: leave out the last tokens, which do not fill all rows. Otherwise the last row is
             padded with its last token; padding is not scored.
-        rank, world_size: this process reads rows rank * B / world_size and following.
+        rank, world_size: this process scores its share of the rows (`share_rows`). Without one it
+            reads the first row, because all ranks must call the network, and scores nothing.
     """
 
     tokens: Tokens
@@ -197,12 +207,13 @@ class Stream:
         target_BL = position_BT[:, new]
         is_target_BL = doc_pos_BT[:, new] >= self.tokens.n_unscored
         scored_BL = is_target_BL & (column_1T[:, new] >= 0) & (target_BL < self.end)
-        n_row = self.batch_size // self.world_size
-        rows = slice(self.rank * n_row, (self.rank + 1) * n_row)
+        own = share_rows(self.batch_size, self.rank, self.world_size)
+        scored_own_BL = scored_BL & (own.start <= row_B1) & (row_B1 < own.stop)
+        rows = own if own.start < own.stop else slice(1)
         ids_BT = self.tokens.ids_at(np.minimum(position_BT[rows], self.end - 1)).astype(np.int64)
         return Segment(
             tokens_BL=torch.from_numpy(ids_BT[:, :-1].copy()),
-            targets_BL=torch.from_numpy(np.where(scored_BL[rows], ids_BT[:, new], IGNORED)),
+            targets_BL=torch.from_numpy(np.where(scored_own_BL[rows], ids_BT[:, new], IGNORED)),
             doc_pos_BL=torch.from_numpy(doc_pos_BT[rows, :-1].astype(np.int64)),
             index=index,
             loss_denominator=int(scored_BL.sum()) / self.world_size,

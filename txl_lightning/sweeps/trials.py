@@ -25,6 +25,7 @@ from ..process import EXIT, SAVE, PendingSignals, handle_signals
 from ..runs.folder import list_versions, lock_folder
 from ..runs.metrics_table import collect_by_key, read_metrics
 from ..tables import write_table
+from .gpus import SharedGpus, list_gpus
 from .search import open_study, suggest_parameters
 
 POLL = 1.0  # seconds between reads of a trial's metrics
@@ -41,6 +42,7 @@ class Sweep:
         self.is_maximized = config["metric"].get("goal") == "maximize"
         self.lock = lock_folder(folder)
         self.study = open_study(config, folder, seed)
+        self.gpus = SharedGpus([])  # a single trial sees all of them
         self.turn = threading.Lock()  # for what trials that run at once do one by one
         self.signals = PendingSignals()
         self.signals.kill = lambda: self.send(signal.SIGKILL)
@@ -51,6 +53,7 @@ class Sweep:
 
         `advance` is called with numbers of trials that have ended, first with the earlier ones.
         """
+        self.gpus = SharedGpus(list_gpus() if jobs > 1 else [])
         n_ended = sum(trial.state.is_finished() for trial in self.study.trials)
         advance(n_ended)
         options = {"n_jobs": jobs, "catch": ValueError}
@@ -87,9 +90,9 @@ class Sweep:
         begins = "continues" if (folder / "log.txt").exists() else "starts"
         tell_user(trial, f" {begins}: {settings}")
         try:
-            self.run_process(
-                trial, folder, make_command(self.config["command"], parameters, folder)
-            )
+            command = make_command(self.config["command"], parameters, folder)
+            with self.gpus.borrow() as gpu:
+                self.run_process(trial, folder, command, gpu)
             best = self.report_values(trial, folder, has_ended=True)
         except ValueError as error:
             trial.set_user_attr("reason", str(error))
@@ -98,14 +101,16 @@ class Sweep:
         tell_user(trial, f": {self.metric} {best:.4f}")
         return best
 
-    def run_process(self, trial: Trial, folder: Path, command: Sequence[str]) -> None:
+    def run_process(
+        self, trial: Trial, folder: Path, command: Sequence[str], gpu: Mapping[str, str]
+    ) -> None:
         """Run a process until it is done; if it ends otherwise, raise what it has ended with.
 
         It saves and exits after a signal to the sweep or if it is pruned. It has its own session:
         Ctrl-C reaches only the sweep, which forwards it.
         """
         group = {"WANDB_RUN_GROUP": self.config["name"]}
-        options = {"env": {"WANDB_MODE": "offline", **os.environ, **group}}
+        options = {"env": {"WANDB_MODE": "offline", **os.environ, **group, **gpu}}
         options |= {"stdin": subprocess.DEVNULL, "start_new_session": True}
         is_pruned = False
         with (folder / "log.txt").open("ab") as log:
@@ -123,7 +128,7 @@ class Sweep:
             self.processes.remove(process)
         if code == -SAVE:
             # It came before the process could handle it: there is nothing to save yet.
-            return self.run_process(trial, folder, command)
+            return self.run_process(trial, folder, command, gpu)
         stop = self.signals.exit_code or EXIT.get(-code, code if code in EXIT.values() else 0)
         if code and is_pruned:
             tell_user(trial, ": pruned")

@@ -16,12 +16,7 @@ from torchmetrics import Metric
 from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
 from ..machine import peak_memory
-from ..model import (
-    EvalSameLength,
-    HoldsNetwork,
-    NetworkConfig,
-    TransformerXLConfig,
-)
+from ..model import EvalSameLength, HoldsNetwork, NetworkConfig, TransformerXLConfig
 from ..model.config import describe_config, make_config
 from ..model.contract import AnyMemory
 from ..model.reading import readings, score_answers, score_segment
@@ -37,7 +32,9 @@ from .segments import (
     StepMean,
     capture_network,
     compile_in_place,
+    count_parts,
     count_targets,
+    count_tokens,
     describe_memory,
     find_part_len,
     make_eval_lengths,
@@ -145,12 +142,13 @@ class LanguageModel(HoldsNetwork, LightningModule):
         self.n_target = count_targets(batch, segment, self.trainer)
         self.ends_step = self.is_last_of_step(batch_idx)
         memory = self.memory_bank.get("train", 0, segment.tokens_BL)
-        n_part = self.corpus.config.micro_batches if self.corpus else 1
+        n_rank = self.trainer.world_size
+        n_part = count_parts(self.corpus, n_rank)
         part_len = find_part_len(segment, self.hparams["gradient_segments"], self.corpus)
         net = self.captured or self.net
         nats_BL, memory = segment_loss(net, segment, memory, n_part, part_len)
         self.memory_bank.stage("train", 0, memory)
-        self.segment_tokens = segment.targets_BL.numel() * self.trainer.world_size
+        self.segment_tokens = count_tokens(segment, self.corpus, n_rank)
         self.get_nats("train").update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
             self.log_training(memory)

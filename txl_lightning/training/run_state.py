@@ -32,7 +32,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from ..data.stream import TrainingLoader
+from ..data.stream import TrainingLoader, share_rows
 from ..imports import find_version, list_foreign_classes
 from ..model.contract import join_rows
 from ..model.parts import is_onednn_faster
@@ -258,9 +258,7 @@ def restore_memory(tensors: State, trainer: Trainer, module: LightningModule) ->
     """Restore the memory of this rank's rows."""
     memory = module.net.empty_memory(1)
     memory = memory.restore(tensors)
-    n_row = memory.batch_size // trainer.world_size
-    rank = trainer.global_rank
-    memory = memory.rows(slice(rank * n_row, (rank + 1) * n_row))
+    memory = memory.rows(share_rows(memory.batch_size, trainer.global_rank, trainer.world_size))
     # Copies, because the tensors may be those of a file that training replaces.
     copies = {name: tensor.clone() for name, tensor in memory.tensors().items()}
     module.memory_bank.committed["train", 0] = memory.restore(copies)

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 from torchmetrics import Metric
 
-from ..data.stream import IGNORED, Segment
+from ..data.stream import IGNORED, Segment, share_rows
 from ..errors import prefix_errors, require
 from ..model import (
     EvalLengths,
@@ -148,16 +148,31 @@ def segment_loss(
             return score_parts(net, segment.cut(part_len), memory)
         nats_BL, memory = score_segment(net, segment, memory)
         return nats_BL, stop_gradient(memory)
-    rows_len = -(-n_row // n_part)
+    n_part = min(n_part, n_row)
     nats = []
     memories = []
-    for start in range(0, n_row, rows_len):
-        rows = slice(start, start + rows_len)
+    for part in range(n_part):
+        rows = share_rows(n_row, part, n_part)
         inputs = net, segment.rows(rows), memory.rows(rows), 1, part_len
         part_BL, part_memory = checkpoint(segment_loss, *inputs, use_reentrant=False)
         nats.append(part_BL)
         memories.append(part_memory.tensors())
     return torch.cat(nats), memory.restore(join_rows(part_memory, memories))
+
+
+def count_parts(corpus: Any, n_rank: int) -> int:
+    """Return the micro-batches of a segment: the same on all ranks, also if some have a row more,
+    because fsdp2 gathers weights for each."""
+    if corpus is None:
+        return 1
+    return min(corpus.config.micro_batches, corpus.config.batch_size // n_rank)
+
+
+def count_tokens(segment: Segment, corpus: Any, n_rank: int) -> int:
+    """Return the tokens of a segment on all ranks."""
+    if corpus is None:
+        return segment.targets_BL.numel() * n_rank
+    return corpus.config.batch_size * segment.new_len
 
 
 def find_part_len(segment: Segment, n_joined: int, corpus: Any) -> int | None:

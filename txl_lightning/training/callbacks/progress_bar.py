@@ -15,7 +15,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ProgressBar, Timer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from ...data.stream import Segment
 from ...errors import show_controls, unfiltered_stdout
 from ...model import has_bfloat16_units
 from ...model.kernels import choose_kernel
@@ -45,9 +44,9 @@ class Throughput(Callback):
             self.started_at = time.perf_counter()
 
     def on_train_batch_end(
-        self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
+        self, trainer: Trainer, module: LanguageModel, _: Any, __: Any, batch_idx: int
     ) -> None:
-        self.tokens += len(batch.targets_BL) * batch.new_len * trainer.world_size
+        self.tokens += module.segment_tokens
         if not module.is_logged(trainer.global_step, batch_idx):
             return
         self.pause()

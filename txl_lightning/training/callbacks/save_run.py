@@ -133,8 +133,8 @@ def describe_end(exception: BaseException) -> str:
 class SaveNats(BasePredictionWriter):
     """Write nats.npy in a folder: nats of the scored tokens, [B, T] in input order.
 
-    Unscored tokens of a row are nan where another row has scored ones. Each of several ranks writes
-    its own rows: nats.rank0.npy.
+    Unscored tokens of a row are nan where another row has scored ones. Each of several ranks that
+    has rows writes its own: nats.rank0.npy.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -145,6 +145,8 @@ class SaveNats(BasePredictionWriter):
         rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
         path = self.folder / f"nats{rank}.npy"
         nats_BT = torch.cat(predictions, dim=1).float().cpu().numpy()
+        if np.isnan(nats_BT).all():
+            return
         buffer = io.BytesIO()
         # Without the warm-up, which no row scores.
         np.save(buffer, nats_BT[:, ~np.isnan(nats_BT).all(axis=0)])

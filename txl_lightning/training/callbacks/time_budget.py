@@ -8,7 +8,6 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from ...data.stream import Segment
 from .. import loops
 from ..module import LanguageModel
 from ..optimizers import reschedule
@@ -191,9 +190,7 @@ class TimeBudget(Callback):
             self.times = self.times.extend_validation(self.lap(module))
             self.is_after_validation = False
 
-    def on_train_batch_end(
-        self, trainer: Trainer, module: LanguageModel, _: Any, batch: Segment, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if not module.between_steps:
             return
         self.n_step += 1
@@ -202,8 +199,7 @@ class TimeBudget(Callback):
         self.times = self.plan.advance(self.times, trainer.global_step)
         is_due = self.plan.is_validation_due(self.times)
         self.follow(trainer, module, is_due)
-        n_token = len(batch.targets_BL) * batch.new_len * trainer.world_size
-        self.step_tokens = n_token * trainer.accumulate_grad_batches
+        self.step_tokens = module.segment_tokens * trainer.accumulate_grad_batches
         if not self.plan.wanted_validations and self.plan.is_measured(self.times):
             self.print_plan(trainer, module)
 

@@ -77,7 +77,7 @@ class ValidationProbe(Callback):
     def on_validation_start(self, trainer: Trainer, module: LanguageModel) -> None:
         # New metrics: those made under trainer.validate's inference_mode cannot be updated in fit.
         self.gain = MeanNats(module.device)
-        # One per row of a segment; nan without a target, so that ranks have equal numbers.
+        # One per row of a segment; nan without a target.
         self.gains_N = CatMetric(nan_strategy="disable").to(module.device)
         self.nats_L = torch.zeros(0)
         self.count_L = torch.zeros(0)
