@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from experiments.other_networks.lstm import LSTMConfig
+from experiments.words.lstm import LSTMConfig
 from txl_lightning import TransformerXLConfig, networks
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.config import describe_config
