@@ -47,7 +47,8 @@ def make(request):
 
 
 def test_each_network_of_the_table_is_tested():
-    assert SETTINGS.keys() == NETWORKS.keys()
+    # Models of transformers are in tests/hub.
+    assert SETTINGS.keys() == NETWORKS.keys() - {"HuggingFace"}
 
 
 @pytest.mark.parametrize("n_segment", [1, 2])
