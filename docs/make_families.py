@@ -112,6 +112,10 @@ def check_family(net: HuggingFaceNetwork) -> None:
     before = {name: each.clone() for name, each in memory.tensors().items()}
     expected_BLV, _ = net(second_BL, memory)
     require_near(net.train()(second_BL, memory)[0], expected_BLV, "other logits in training mode")
+    try:
+        net.loss(second_BL[:, :1], first_BL[:, :1], memory)[0].sum().backward()
+    except RuntimeError as error:
+        raise ValueError("the gradient of a single token fails") from error
     for name, each in memory.tensors().items():
         require_near(each, before[name], "a memory is changed by the call that reads it")
     empty = net.eval().empty_memory(len(first_BL))

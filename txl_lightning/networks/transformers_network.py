@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -123,7 +125,10 @@ class HuggingFaceNetwork(nn.Module):
         if self.layout.has_keys:
             inputs["attention_mask"] = self.make_masks(before_BL, memory.n_kept)
             inputs["position_ids"] = position_BL
-        logits_BLV = self.model(tokens_BL, **inputs).logits
+        is_step = self.layout.has_states and tokens_BL.size(1) == 1
+        # A step of one token overwrites states in place, which its gradient needs as they were.
+        with saved_tensors_hooks(copy_state, lambda each: each) if is_step else nullcontext():
+            logits_BLV = self.model(tokens_BL, **inputs).logits
         memory = replace(
             memory,
             cached=cache.list_tensors(),
@@ -151,6 +156,11 @@ class HuggingFaceNetwork(nn.Module):
             mask_BLS = mask_BLS.masked_fill(~is_seen_BLS, torch.finfo(dtype).min)
             masks[kind] = mask_BLS[:, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def copy_state(saved: Tensor) -> Tensor:
+    """Return a copy of what is saved for gradients, but a weight itself."""
+    return saved if saved.is_leaf and saved.requires_grad else saved.clone()
 
 
 def find_cache_name(parameters: Mapping[str, inspect.Parameter]) -> str:

@@ -112,6 +112,6 @@ def fill_layer(layer: Any, tensor: Tensor, field: str, index: str = "") -> None:
         setattr(layer, field, tensor)
         layer.is_initialized = True
         return
-    # Where a layer reads a single token, it overwrites the state of its convolution.
+    # Where a layer reads a single token, it may overwrite its states.
     getattr(layer, field)[int(index)] = tensor.clone()
     layer.has_previous_state[int(index)] = True
