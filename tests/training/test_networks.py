@@ -12,13 +12,14 @@ import torch
 import yaml
 
 from tests.helpers.late_device import LateDevice
-from txl_lightning import LanguageModel, generate
+from txl_lightning import LanguageModel, generate, score
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.evaluation.scoring import stream_nats
 from txl_lightning.imports import NETWORKS, find_network_class
 from txl_lightning.model.adaptation import Adaptation
 from txl_lightning.model.config import make_config
 from txl_lightning.networks.lstm import LSTM
+from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 
 SIZES = {"n_layer": 2, "d_model": 16}
 SETTINGS = {
@@ -57,6 +58,43 @@ def test_resumed_training_is_bit_for_bit_the_rest(make, fit, tmp_path, n_segment
     data = {"tgt_len": 8}
     whole = fit(data=data, model=make(n_segment), save=(path, 3))
     assert fit(data=data, model=make(n_segment), ckpt_path=path).continues(whole)
+
+
+def test_micro_batches_train_as_the_whole_batch_does(make, fit):
+    records = []
+    for n_part in (1, 3):
+        data = {"tgt_len": 8, "micro_batches": n_part}
+        model = make(dropout=0.0)
+        records.append(fit(data=data, model=model, precision="64-true", max_steps=3))
+    assert records[1].losses == pytest.approx(records[0].losses, rel=1e-6)
+
+
+def test_average_of_weights_is_saved(make, fit, tmp_path):
+    path = tmp_path / "average.ckpt"
+    average = WeightAverage(decay=None)
+    options = {"data": {"tgt_len": 8}, "max_steps": 2, "callbacks": [average]}
+    record = fit(model=make(), save=(path, 2), **options)
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    for name in record.weights[0]:
+        mean = torch.stack([each[name] for each in record.weights]).mean(0)
+        torch.testing.assert_close(saved[f"net.{name}"], mean)
+
+
+def test_candidates_have_the_nats_of_their_text(make):
+    net = make().net
+    context = [5, 6, 7, 8, 9]
+    candidates = [[1], [2, 3, 4]]
+    for candidate, nats in zip(candidates, score(net, context, candidates), strict=True):
+        text = stream_nats(net, torch.tensor(context + candidate).numpy(), batch_size=1, tgt_len=4)
+        torch.testing.assert_close(nats, text[0, 4:].to(nats), rtol=1e-4, atol=1e-4)
+
+
+def test_recomputed_layers_are_refused_by_the_name_of_the_network(make, fit):
+    net = make().net
+    model = LanguageModel(net.config, recompute=True)
+    expected = rf"^model\.recompute: invalid true; expected .* {type(net).__name__} does not have"
+    with pytest.raises(ValueError, match=expected):
+        fit(data={"tgt_len": 8}, model=model, max_steps=1)
 
 
 def test_shuffled_lines_and_segments_that_are_read_again_train(make, fit, text_file):
