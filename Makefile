@@ -7,7 +7,7 @@ THEIRS := .venv-reference
 HUB    := .venv-hub
 PEERS  := .venv-peers
 
-EXPERIMENTS := fragmentation stop_gradient recurrence state_bytes quickstart tiny_shakespeare depth how_far_back the_paper copying other_networks words novels original adaptation
+EXPERIMENTS := fragmentation stop_gradient recurrence state_bytes quickstart depth how_far_back the_paper copying words novels original adaptation
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint docs format clean
 .DEFAULT_GOAL := help
@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
 	$(BIN)/txl-lightning quickstart
 
-reproduce: $(READY)  ## measure the questions again (but music) in runs/reproduced, or those of ONLY="depth novels"; resumable
+reproduce: $(READY)  ## measure the questions again in runs/reproduced, or those of ONLY="depth novels"; resumable
 	for name in $(or $(ONLY),$(EXPERIMENTS)); do out=runs/reproduced/$$name; \
 	  $(BIN)/python -m experiments.$$name.run --runs $$out --out $$out/results.json $(REPRODUCE) || \
 	  failed="$$failed $$name"; done; test -z "$$failed"

@@ -1,4 +1,4 @@
-"""Write docs/api.md: the public names, each with its signature, first sentences and example.
+"""Write docs/api.md: the public names, with signature, first sentences, errors and example.
 
     python docs/make_api.py
 
@@ -8,6 +8,7 @@ Everything comes from the docstrings, whose examples are tests (tests/test_publi
 import doctest
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,39 @@ from txl_lightning.model import transformer_xl
 PAGE = Path(__file__).with_name("api.md")
 SOURCE = Path(__file__).parents[1] / "txl_lightning"
 GROUPS = {
-    "Text": ("CorpusDataModule", "Stream", "Segment"),
+    "Text": ("CorpusDataModule", "Vocabulary", "load_vocabulary", "Stream", "Segment"),
     "Network": ("TransformerXLConfig", "TransformerXL", "Memory", "KeyValueCache"),
     "Training": ("LanguageModel", "OptimConfig"),
     "Evaluation and generation": ("load", "stream_nats", "Adaptation", "generate", "score"),
+    "One step after another": (
+        "encode_prompt",
+        "start_decoding",
+        "decode_steps",
+        "Sampling",
+        "start_scoring",
+        "score_candidates",
+        "DecodingState",
+    ),
     "Texts that come in parts": ("Sessions",),
 }
 HEAD = """# Public names
 
 `from txl_lightning import ...` has the names below. `help(NAME)` prints all of their arguments.
 [Training in Python](train.md#in-python) uses most of them together. In the examples, `version_0`
-is a run's folder. This page is written by [`make_api.py`](make_api.py) from the docstrings.
+is a run's folder. All other names are private, and may change in any version ([what is
+stable](versions.md)), but for those of [your own network](own_network.md) and of
+[`hub`](../txl_lightning/hub/README.md). This page is written by [`make_api.py`](make_api.py) from
+the docstrings.
+
+An invalid argument is a `ValueError`. DataError, CheckpointError, ClassError, NonFiniteError,
+StorageError and OutOfMemoryError are ValueErrors of `txl_lightning.errors`, each with an
+`exit_code`.
 
 A tensor's name ends with its dimensions: `tokens_BL` has a row for each text, and L tokens in each.
 
 ```text
 {legend}
-T tokens of a whole text
+T tokens of a whole text   W recent tokens
 ```
 """
 LONGEST_DEFAULT = 24
@@ -54,16 +71,25 @@ def make_page() -> str:
 
 def describe(name: str, value: Any) -> str:
     """Return a name's heading, its signature, the text before its arguments, and its example."""
-    text = re.split(r"\n\n(?:Args|Raises):\n", inspect.getdoc(value) or "")[0]
+    text, *sections = re.split(r"\n\n(?=Args:\n|Raises:\n)", inspect.getdoc(value) or "")
     parts = doctest.DocTestParser().parse(text)
     prose = "".join(part for part in parts if isinstance(part, str))
     prose = re.sub(r"\n{3,}", "\n\n", prose).strip()
+    prose += "".join(map(list_errors, sections))
     example = re.search(r"^>>>.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    file = inspect.getsourcefile(value)
+    file = inspect.getsourcefile(inspect.unwrap(value))
     path = Path(file or "").relative_to(SOURCE)
     source = f"[`{path}`](../txl_lightning/{path})"
     code = f"```python\n{example[0]}\n```\n" if example else ""
     return f"### {name}\n\n`{sign(name, value)}`\n\n{prose}\n\nSource: {source}\n\n{code}"
+
+
+def list_errors(section: str) -> str:
+    """Return a docstring's section "Raises:" as a list; nothing for another section."""
+    if not section.startswith("Raises:\n"):
+        return ""
+    errors = textwrap.dedent(section.removeprefix("Raises:\n")).replace("\n    ", "\n  ")
+    return "\n\nErrors:\n\n" + re.sub(r"^(\w+): ", r"- \1: ", errors, flags=re.MULTILINE)
 
 
 def sign(name: str, value: Any) -> str:

@@ -31,7 +31,7 @@ def test_a_public_name_in_no_group_is_refused(monkeypatch):
 
 
 def test_each_dimension_in_a_name_is_in_the_legend_of_the_page():
-    head, names = PAGE.split("## Text")
+    head, names = PAGE.split("\n## Text\n")
     legend = head.split("```")[1]
     used = {*"".join(re.findall(r"[a-z]_([A-Z]+)\b", names))}
     assert used >= {*"BLTVNM"}

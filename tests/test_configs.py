@@ -234,7 +234,8 @@ def test_recipes_of_networks_have_about_equal_parameters():
     sizes = {path.stem: n_parameters(path, 4096) for path in RECIPES}
     assert max(sizes.values()) < 1.01 * min(sizes.values())
     nets = [yaml.safe_load(path.read_text())["model"]["net"] for path in RECIPES]
-    assert {net.get("class_path") for net in nets} == {*NETWORKS, None}
+    # Another family of transformers has other settings: they have no recipe.
+    assert {net.get("class_path") for net in nets} == {*NETWORKS, None} - {"HuggingFace"}
 
 
 def test_recipes_of_networks_differ_only_in_network_rates_and_segments():

@@ -2,17 +2,18 @@
 
 import hashlib
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.music import run as music
 from experiments.novels import run as novels
 from experiments.novels import texts
 from experiments.speed import steps
 from experiments.speed.cases import CASES
 from experiments.speed.figures import draw_bench, draw_rounds
+from experiments.stop_gradient import texts as stop_gradient_texts
 from tests.golden import train_as_recorded
 from tests.helpers.pictures import has_curves
 
@@ -101,26 +102,15 @@ def test_the_check_of_a_gpu_runs_its_parts_on_a_cpu_in_tiny_sizes(run_experiment
     assert {"commit", "machine"} <= result.keys()
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (
-            novels,
-            "novels98: missing; experiments/novels/texts.py says where to get it; the data fol",
-        ),
-        (music, "names.json: missing; experiments/music/chorales.py makes it, for --ids"),
-    ],
-)
-def test_experiment_without_its_text_ends_in_one_line(
-    module, message, monkeypatch, tmp_path, capsys
-):
+def test_experiment_without_its_text_ends_in_one_line(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TXL_DATA", "nowhere")
     monkeypatch.setattr("sys.argv", ["run.py", "--out=results.json"])
     with pytest.raises(SystemExit, match="3"):
-        module.main()
+        novels.main()
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
+    message = "novels98: missing; experiments/novels/texts.py says where to get it; the data fol"
     assert message in line
     assert not Path("results.json").exists()
 
@@ -136,3 +126,18 @@ def test_novels_are_copied_without_marks_and_another_text_is_refused(monkeypatch
     (tmp_path / "a.txt").write_bytes(b"To be\n")
     with pytest.raises(ValueError, match=r"a\.txt: not the text that was measured"):
         texts.copy_novels(tmp_path, tmp_path / "novels")
+
+
+def test_sqlites_source_is_extracted_and_another_text_is_refused(monkeypatch, tmp_path):
+    text = tmp_path / "sqlite3.c"
+    text.write_bytes(b"int main;")
+    with tarfile.open(tmp_path / "source.tar.gz", "w:gz") as archive:
+        archive.add(text, stop_gradient_texts.MEMBER)
+    target = tmp_path / "data" / "sqlite3.txt"
+    with pytest.raises(ValueError, match=r"source\.tar\.gz: not the text that was chosen"):
+        stop_gradient_texts.extract_sqlite(tmp_path / "source.tar.gz", target)
+    assert not target.exists()
+    checksum = hashlib.sha256(text.read_bytes()).hexdigest()
+    monkeypatch.setattr(stop_gradient_texts, "CHECKSUM", checksum)
+    stop_gradient_texts.extract_sqlite(tmp_path / "source.tar.gz", target)
+    assert target.read_bytes() == text.read_bytes()

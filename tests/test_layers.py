@@ -33,7 +33,10 @@ PLACES = {
     ("wandb",): {"training", "runs/wandb_api.py"},
     ("onnx", "onnxruntime", "onnxscript"): {"commands/export.py"},
     ("optuna",): {"sweeps"},
-    ("transformers", "huggingface_hub", "lm_eval"): {"hub"},
+    ("transformers", "huggingface_hub", "lm_eval"): {
+        *("hub", "checkpoints/families.py"),
+        *("networks/transformers_network.py", "networks/value_cache.py"),
+    },
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

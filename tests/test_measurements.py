@@ -28,8 +28,6 @@ from experiments.how_far_back import run as how_far_back
 from experiments.how_far_back.passages import score_copies
 from experiments.novels import run as novels
 from experiments.original import run as original
-from experiments.other_networks import lstm
-from experiments.other_networks import run as other_networks
 from experiments.quickstart import run as quickstart
 from experiments.speed.cases import Case
 from experiments.stop_gradient import run as stop_gradient
@@ -37,7 +35,7 @@ from experiments.stop_gradient.arms import ARMS, SPAN, TOKENS, Arm
 from experiments.the_paper import run as the_paper
 from experiments.the_paper import training
 from experiments.the_paper.rows import ALONE, FAST, MEMORY
-from experiments.tiny_shakespeare import run as tiny_shakespeare
+from experiments.words import lstm
 from experiments.words import run as words
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
 from txl_lightning import __main__ as entry
@@ -120,7 +118,6 @@ def args(monkeypatch, finished, tmp_path):
         (how_far_back.measure, lambda seed: ("passages memory", seed), False),
         (quickstart.measure, lambda seed: ("memory", seed), False),
         (adaptation.measure, lambda seed: ("novel", seed), False),
-        (tiny_shakespeare.measure, lambda seed: ("memory", seed), False),
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (depth.measure, lambda seed: ("8", seed), False),
         (novels.measure, lambda seed: ("memory", 1, seed), True),
@@ -150,7 +147,6 @@ def test_a_seed_reaches_the_weights_and_where_it_should_the_data(
 
 NATS = {
     words: lambda found: {"as trained": found["nats"]},
-    tiny_shakespeare: lambda found: found["nats_by_mem_len"],
     quickstart: lambda found: {n: b * math.log(2) for n, b in found["bits_per_byte"].items()},
 }
 NATS[depth] = NATS[adaptation] = NATS[quickstart]
@@ -162,7 +158,6 @@ WITH_MEMORY = {f"mem_len {n}": (64, n) for n in (0, 128, 256)}
     [
         (depth, "4, memory", "test", 16, {"memory": (64, 128)}),
         (depth, "12", "test", 16, {"segments": (64, 0), "window": (8, 56)}),
-        (tiny_shakespeare, "memory", "val", 12, {"0": (64, 0), "64": (64, 64)}),
         (quickstart, "memory", "test", 16, WITH_MEMORY),
         (adaptation, "novel", "test", 1, {"static": (64, 8)}),
         # A window rereads 56 bytes for each 8, and sees as many as with a memory of 56.
@@ -209,7 +204,6 @@ def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatc
     ("experiment", "memory", "plain"),
     [
         (quickstart, "memory", "alone"),
-        (tiny_shakespeare, "memory", "plain"),
         (depth, "4, memory", "4"),
         (how_far_back, "passages memory", "passages alone"),
     ],
@@ -363,8 +357,7 @@ def test_networks_of_depth_have_equal_updates_but_one_has_as_many_more_as_it_is_
 
 
 @pytest.mark.parametrize("precision_", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("experiment", [depth, other_networks])
-def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, experiment, precision_):
+def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, precision_):
     given = []
     monkeypatch.setattr(
         pace, "make_step", lambda config, optim, tokens, narrow, n: given.append(narrow)
@@ -372,7 +365,7 @@ def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, experim
     monkeypatch.setattr(pace, "time_in_turn", lambda steps, fast: dict.fromkeys(steps, 1.0))
     monkeypatch.setattr(pace, "make_config", lambda settings: None)
     args.precision = precision_
-    seconds = experiment.time_kinds(args)["step_seconds"]
+    seconds = depth.time_kinds(args)["step_seconds"]
     assert given == [precision_ == "bf16-mixed"] * len(seconds)
 
 

@@ -190,7 +190,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
             "The hypothesis for 1.041 was 1.08 at most. The registered way gave 1.135",
             f"before, needs {records('adaptation')['zpaq python source']['after']:.3f}.",
             f"a correction for all {len(pages.list_words(pages.load_results()))} would",
-            "127 to 319 tokens beside 63",
+            "191 tokens beside 63",
             log("max_steps 2549", f"| 2,549 steps, mean of three seeds | {means} |"),
             log("`test`: 2.287 bits per byte", "needs 2.287 bits per byte"),
         ],

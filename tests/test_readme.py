@@ -1,5 +1,6 @@
 """The commands, make targets, modules, paths and links that pages and sources name exist."""
 
+import os
 import re
 import shlex
 from importlib.util import find_spec
@@ -87,7 +88,10 @@ def test_a_command_of_a_page_parses(page, command, parse_fit, monkeypatch, own_p
     name, *words = shlex.split(command.split(" | ")[0])
     packages, words = command_line.take_option(words, "--allow_imports")
     imports.allow_imports(packages)
+    for variable in ("NTASKS_PER_NODE", "NNODES", "ARRAY_TASK_ID"):
+        monkeypatch.setenv(f"SLURM_{variable}", "2")
     words = [word.replace("RUN/config.yaml", "configs/smoke.yaml") for word in words]
+    words = [os.path.expandvars(word) for word in words]
     words = entry.name_first_words(name, words)
     if not isinstance(command_line.COMMANDS[name], command_line.TrainerCommand):
         assert entry.make_parser(name)[1].parse_args(words)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.how_far_back import figures, pairs
+from experiments.how_far_back import pairs
 from experiments.how_far_back import run as recall
 from experiments.the_paper.rows import FAST
 from tests.helpers.one_layer import count_seen, draw_text, predict
@@ -82,21 +82,3 @@ def test_a_recalled_value_is_looked_up_where_it_is_in_the_text(make_net):
     right_N[places] = predict(net, ids, places, seen).argmax(-1).numpy() == ids[places]
     assert (recall.find_right_tokens(net, ids, FAST) == right_N).all()
     assert right_N.sum() > 30
-
-
-def make_records(shares, mem_len=128):
-    records = {}
-    for seed, share in enumerate(shares):
-        record = {"kind": f"values {mem_len}", "mem_len": mem_len, "seed": seed}
-        accuracies = {2**n: 1.0 for n in range(1, 9)} | {64: share}
-        rows = [{"nearest": n, "accuracy": a, "asked": 9} for n, a in accuracies.items()]
-        records[f"{mem_len} {seed}"] = record | {"rows": rows}
-    return records
-
-
-def test_recall_is_compared_with_guessing_at_the_longest_range_that_the_memory_covers():
-    contrast = figures.list_contrasts(make_records([0.9, 0.2, 0.6]))[0]
-    assert contrast.name == "values 64 to 127 tokens ago: memory of 128 against guessing"
-    assert contrast.effects == pytest.approx([77.5, 7.5, 47.5])
-    names = [each.name for each in figures.list_contrasts(make_records([0.9], mem_len=0))]
-    assert not any(name.startswith("values") for name in names)

@@ -192,6 +192,37 @@ def test_the_accuracy_is_that_of_each_segment_of_the_word():
     assert figures.count_known(found) == 2
 
 
+def test_the_table_counts_known_segments_and_compares_means_of_all():
+    curves = {
+        "RMT, gradient 2": {1: [1, 0.9, 0.8, 0.95], 2: [1, 0.6, 0.5, 0.3]},
+        "Transformer-XL, 2 layers": {1: [0.95, 0.2, 0.15, 0.15]},
+    }
+    records = {}
+    for arm, by_seed in curves.items():
+        for seed, accuracy in by_seed.items():
+            record = {"group": "S3", "arm": arm, "kind": f"S3 {arm}", "seed": seed, "rate": 0.004}
+            records[f"S3 {arm} {seed}"] = record | {
+                "limit": 3,
+                "parameters": 9000,
+                "accuracy": accuracy,
+            }
+    [(_, rmt, xl)] = figures.list_tables(records)
+    assert rmt == [
+        "RMT, gradient 2",
+        "9,000",
+        "0.004",
+        3,
+        "1 to 2 (2)",
+        "100",
+        "75",
+        "62",
+        *[""] * 4,
+    ]
+    assert xl[4:8] == ["1 (1)", "95", "20", "15"]
+    [effect] = [each.effects for each in figures.list_contrasts(records) if len(each.effects)]
+    assert effect == pytest.approx([100 * (3.65 - 1.45) / 4])
+
+
 def test_all_arms_read_as_many_tokens_in_an_update():
     sizes = Sizes()
     for arm in run.list_arms(sizes).values():

@@ -254,7 +254,9 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
             # As in YAML, where a text has no quotes.
             words = [v if isinstance(v, str) else json.dumps(v, default=str) for v in values]
             notes.append(f"default: {' '.join(words)}")
-        return f"{text} ({'; '.join(notes)})".strip() if notes else text
+        note = f"({'; '.join(notes)})" if notes else ""
+        # jsonargparse asks again with the result for an option that has no text.
+        return text if text.endswith(note) else f"{text} {note}".strip()
 
 
 def take_option(words: list[str], *names: str) -> tuple[list[str], list[str]]:

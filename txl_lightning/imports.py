@@ -15,6 +15,7 @@ ALLOWED: list[str] = []  # packages given by --allow_imports
 NETWORKS = {
     "CompressiveTransformer": "txl_lightning.networks.compressive.CompressiveTransformerConfig",
     "GatedDeltaNet": "txl_lightning.networks.gated_delta_net.GatedDeltaNetConfig",
+    "HuggingFace": "txl_lightning.networks.transformers_config.HuggingFaceConfig",
     "LSTM": "txl_lightning.networks.lstm.LSTMConfig",
     "Mamba2": "txl_lightning.networks.mamba2.Mamba2Config",
     "RecurrentMemoryTransformer": (

@@ -17,7 +17,7 @@ from experiments.the_paper import training
 from experiments.the_paper.rows import ALONE, MEMORY, TIMES, Row
 from txl_lightning.imports import allow_imports
 
-LONG = Row("none, segments of 128", False, "sinusoidal", segment=256)
+LONG = Row("none, segments of 128", False, segment=256)
 ROWS = {"memory": MEMORY, "alone": ALONE, "long": LONG}
 """All have equal numbers of updates; "long" has twice the training tokens of the others."""
 SEEDS = tuple(range(21, 31))

@@ -10,7 +10,6 @@ from txl_lightning.analysis.contrasts import Contrast
 
 GUESSING = 100 / VALUES
 MEMORYLESS = "trained with a memory of 0"
-SAME_SHARE = 5  # percent of the values
 SAME_NATS = 0.01  # nats of a token
 CURVES = {
     ("passages memory", "as trained"): "memory of 128 as trained",
@@ -81,7 +80,6 @@ def draw(records: Records, folder: Path) -> None:
 
 
 def list_contrasts(records: Records) -> list[Contrast]:
-    rows = [contrast_values(records, mem_len) for mem_len in list_mem_lens(records) if mem_len]
     memory = collect_curve(records, "passages memory", "as trained")
     long = collect_curve(records, "passages memory", "512")
     saved = {
@@ -90,16 +88,6 @@ def list_contrasts(records: Records) -> list[Contrast]:
     }
     name = "passage after 384 tokens: memory of 512 against the 128 of training"
     saved[name] = results.subtract(long.get(384, {}), memory.get(384, {}))
-    return rows + [
+    return [
         Contrast(name, [*effects], "nats per token", SAME_NATS) for name, effects in saved.items()
     ]
-
-
-def contrast_values(records: Records, mem_len: int) -> Contrast:
-    """Return a contrast with guessing, at the longest distances within a memory."""
-    shares = collect_shares(records, mem_len)
-    within = [name for name in shares if int(name.split("-")[1]) < mem_len]
-    distances = within[-1].replace("-", " to ")
-    name = f"values {distances} tokens ago: memory of {mem_len} against guessing"
-    effects = [share - GUESSING for share in shares[within[-1]].values()]
-    return Contrast(name, effects, "% points of the values", SAME_SHARE)

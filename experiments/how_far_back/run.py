@@ -51,7 +51,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
 
 
 def choose_options(sizes: Sizes, seed: int, mem_len: int) -> dict[str, Any]:
-    row = Row("pairs", mem_len > 0, "sinusoidal")
+    row = Row("pairs", mem_len > 0)
     options = fit_options(row, sizes, seed) | common.flatten(MUON)
     # In order, because a row of the text is a curriculum.
     options |= {"data.vocab": "characters", "data.order": "ordered", "model.net.mem_len": mem_len}

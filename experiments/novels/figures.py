@@ -95,15 +95,13 @@ def list_contrasts(records: Records) -> list[Contrast]:
     last = every[-1]
     name = f"{last:g} million tokens"
     without = "memory against trained without memory"
-    better, start = (save(records, millions, "chosen") for millions in (last, first))
+    better = save(records, last, "chosen")
     trained, chosen = (collect(records, "memory", last, way) for way in (TRAINED, "chosen"))
     longer = f"{name}: length chosen on other books against the 64 of training"
-    growth = subtract_books(better, start) if first < last else {}
     rows = [
         (f"{name}: {without} (its better reading)", better, SAME_GAIN),
         (f"{name}: {without}", save(records, last, "segments"), SAME_GAIN),
         (f"{first:g} million tokens: {without}", save(records, first, "segments"), SAME_GAIN),
-        (f"from {first:g} to {last:g} million tokens: growth of that saving", growth, SAME_GAIN),
         (longer, subtract_books(trained, chosen), SAME_LENGTH),
     ]
     return [

@@ -1,4 +1,4 @@
-"""Does memory help on novels, does its gain grow with training, and do longer memories help?
+"""Does memory help on novels, and do longer memories help?
 
 Each number of million tokens is a run with its whole schedule, so that no point is cut from a
 longer one.

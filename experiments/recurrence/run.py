@@ -84,7 +84,7 @@ class Trained:
     text: str
 
     def load_curve(self, column: str) -> dict[str, list[float]]:
-        """Return the nats of training's last part, and of validation as its last point."""
+        """Return the nats of validation words after the last update."""
         return {"steps": [len(self.curve)], column: [self.nats]}
 
 

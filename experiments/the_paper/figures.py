@@ -16,31 +16,19 @@ READINGS = {"best": "best length", "segments": "in segments"}
 SHUFFLED = {"shuffled memory": (25.2,), "shuffled alone": (27.1,)}
 """The paper's perplexities of Table 7."""
 AGAINST_NONE = "recurrence against none"
-POSITIONS = "the paper's positions against Shaw's"
 COMPARISONS: Comparisons = {
     AGAINST_NONE: ("memory", "alone"),
-    f"{AGAINST_NONE} with Shaw's positions": ("shaw memory", "shaw alone"),
-    f"{POSITIONS} with recurrence": ("memory", "shaw memory"),
-    f"{POSITIONS} without recurrence": ("alone", "shaw alone"),
     f"{AGAINST_NONE} on shuffled lines": ("shuffled memory", "shuffled alone"),
-    "recurrence against segments of 88 at equal tokens": ("memory", "long, equal tokens"),
-    "recurrence against segments of 88 at equal updates": ("memory", "long, equal updates"),
 }
 NAMES = {
     "memory": "recurrence",
     "alone": "none",
-    "long, equal tokens": "none with longer segments (equal tokens)",
-    "long, equal updates": "none with longer segments (equal updates)",
-    "shaw memory": "recurrence with Shaw's positions",
-    "shaw alone": "none with Shaw's positions",
     "shuffled memory": "recurrence on shuffled lines",
     "shuffled alone": "none on shuffled lines",
 }
 DRAWN = {
     AGAINST_NONE: "recurrence\nagainst none",
-    f"{POSITIONS} with recurrence": "positions\nagainst Shaw's",
     f"{AGAINST_NONE} on shuffled lines": "recurrence on\nshuffled lines",
-    "recurrence against segments of 88 at equal updates": "recurrence against\nlonger segments",
 }
 MARGIN = 1.0  # percent of perplexity
 

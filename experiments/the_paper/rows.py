@@ -1,4 +1,4 @@
-"""Rows of the paper's Tables 6, 7 and 10, with the sizes of a laptop; figures need no more."""
+"""Rows of the paper's Tables 6 and 7, with the sizes of a laptop; figures need no more."""
 
 from dataclasses import dataclass
 
@@ -29,35 +29,27 @@ FAST = Sizes(
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: recurrence and positions of one network."""
+    """A row of a table: recurrence of one network."""
 
     name: str
     recurrence: bool
-    positions: str
     published: tuple[float, ...] = ()
     """Perplexity with the attention length of training, and the best one."""
     segment: int = 128
-    """The paper's segment length; in Table 10, the longest with the same GPU memory."""
-    wider: int = 0
-    """What d_inner has beyond 4 d_model, so that all have equal numbers of parameters."""
+    """The paper's segment length."""
 
 
-MEMORY = Row("recurrence", True, "sinusoidal", (27.02, 26.77))
-SHAW = Row("recurrence, Shaw's positions", True, "shaw", (27.94, 27.94), wider=32)
-ALONE = Row("none", False, "sinusoidal", (29.59, 29.02))
-SHAW_ALONE = Row("none, Shaw's positions", False, "shaw", (29.75, 29.75), wider=40)
-LONG = Row("none, longer segments", False, "sinusoidal", (28.43, 27.98), 176)
-"""Of Table 10."""
+MEMORY = Row("recurrence", True, (27.02, 26.77))
+ALONE = Row("none", False, (29.59, 29.02))
 TIMES = 4
 """Training tokens, as a multiple of those of Sizes.steps."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A row and its training."""
+    """A row and its text."""
 
     row: Row
-    times: float = TIMES
     is_shuffled: bool = False
     """The lines of the text are in random order."""
 
@@ -65,10 +57,6 @@ class Kind:
 KINDS = {
     "memory": Kind(MEMORY),
     "alone": Kind(ALONE),
-    "long, equal tokens": Kind(LONG),
-    "long, equal updates": Kind(LONG, TIMES * 88 / 64),
-    "shaw memory": Kind(SHAW),
-    "shaw alone": Kind(SHAW_ALONE),
     "shuffled memory": Kind(MEMORY, is_shuffled=True),
     "shuffled alone": Kind(ALONE, is_shuffled=True),
 }

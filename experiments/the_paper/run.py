@@ -1,4 +1,4 @@
-"""Do the paper's Tables 6, 7 and 10 hold for a small network?"""
+"""Do the paper's Tables 6 and 7 hold for a small network?"""
 
 from argparse import Namespace
 from functools import partial

@@ -39,20 +39,20 @@ def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.Tra
         del text["data.corpus"]
         text["data.path"] = shuffle_lines(ordered, args.runs / "lines")
         text["data.vocab"] = str(ordered.folder / "vocab.json")
-    return train_row(args, f"{kind} {seed}", how.row, how.times, seed, rate, text)
+    return train_row(args, f"{kind} {seed}", how.row, seed, rate, text)
 
 
 def train_at_rate(args: Namespace, row: Row, rate: float) -> common.TrainedRun:
     """Train a row as long as its runs that count, to choose its rate."""
     text = text_options(pick_sizes(args))
     name = f"rate {row.name} {rate:g}"
-    return train_row(args, name, row, TIMES, TUNING_SEED, rate, text)
+    return train_row(args, name, row, TUNING_SEED, rate, text)
 
 
 def train_row(
-    args: Namespace, name: str, row: Row, times: float, seed: int, rate: float, text: common.Options
+    args: Namespace, name: str, row: Row, seed: int, rate: float, text: common.Options
 ) -> common.TrainedRun:
-    options = text | fit_options(row, pick_sizes(args), seed, times) | {"model.optim.lr": rate}
+    options = text | fit_options(row, pick_sizes(args), seed, TIMES) | {"model.optim.lr": rate}
     return common.train(args, name, seed, options)
 
 
@@ -94,12 +94,9 @@ def segment_len(row: Row, sizes: Sizes) -> int:
 
 
 def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
-    length = segment_len(row, sizes)
-    mem_len = length if row.recurrence else 0
+    mem_len = segment_len(row, sizes) if row.recurrence else 0
     net = {"n_layer": sizes.n_layer, "n_head": sizes.n_head, "d_model": sizes.d_model}
-    net |= {"d_inner": 4 * sizes.d_model + row.wider, "norm": "pre", "init_std": 0.05}
-    net |= {"mem_len": mem_len, "positions": row.positions}
-    return net | ({"clamp_len": length + mem_len - 1} if row.positions == "shaw" else {})
+    return net | {"norm": "pre", "init_std": 0.05, "mem_len": mem_len}
 
 
 def cut_pieces(store: Store, split: str, sizes: Sizes) -> np.ndarray:

@@ -30,7 +30,7 @@ OPTIONS = common.flatten(
 )
 OPTIONS["allow_imports"] = "experiments"
 XL = {"n_layer": 4, "n_head": 4, "d_model": 160, "mem_len": 128, "norm": "pre", "div_val": 1}
-LSTM = {"class_path": "experiments.other_networks.lstm.LSTMConfig", "width": 184}
+LSTM = {"class_path": "experiments.words.lstm.LSTMConfig", "width": 184}
 NETS = {"xl": common.flatten({"model.net": XL}), "lstm": common.flatten({"model.net": LSTM})}
 KINDS = {f"{net} {setup}": net for setup in ("adamw", "tuned") for net in NETS}
 OPTIMIZERS = ("adamw", "muon")

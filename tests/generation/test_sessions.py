@@ -18,9 +18,6 @@ SMALL = {"n_token": 11, "n_layer": 2, "d_model": 8}
 CONFIGS = {
     "TransformerXL": TransformerXLConfig(**SMALL, n_head=2, mem_len=6),
     "mem_len+1": TransformerXLConfig(**SMALL, n_head=2, mem_len=6, same_length="mem_len+1"),
-    "states of the same layer": TransformerXLConfig(
-        **SMALL, n_head=2, mem_len=6, memory_source="same_layer"
-    ),
     "clusters, clamp_len": TransformerXLConfig(
         **SMALL, n_head=2, mem_len=9, clamp_len=4, cutoffs=(4, 8)
     ),
@@ -302,10 +299,11 @@ def test_a_state_of_something_else_is_refused(net, tmp_path, change, message):
     ("sizes", "message"),
     [
         ({"mem_len": 0}, "expected a network that has a memory, but mem_len is 0"),
-        ({"mem_len": 6, "positions": "absolute"}, "but positions are absolute"),
+        ({"mem_len": 6, "positions": "absolute_sinusoidal"}, "but positions are absolute"),
+        ({"mem_len": 6, "memory_source": "same_layer"}, "invalid same_layer; expected layer_below"),
     ],
 )
-def test_a_network_without_memory_is_refused(make_net, sizes, message):
+def test_a_network_whose_nats_depend_on_parts_is_refused(make_net, sizes, message):
     with pytest.raises(ValueError, match=message):
         Sessions(make_net(**sizes), LETTERS)
 

@@ -19,12 +19,15 @@ class LateDevice(TorchFunctionMode):
     def __init__(self, forbids=False):
         super().__init__()
         self.forbids = forbids
+        self.reads = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func == torch.Tensor.is_cpu.__get__:
             return False
-        if self.forbids and getattr(func, "__name__", "") in READS:
-            raise AssertionError(f"{func.__name__} waits for the device")
+        if getattr(func, "__name__", "") in READS:
+            self.reads.append(func.__name__)
+            if self.forbids:
+                raise AssertionError(f"{func.__name__} waits for the device")
         return func(*args, **(kwargs or {}))
 
 

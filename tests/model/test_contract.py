@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from experiments.other_networks.lstm import LSTMConfig
+from experiments.words.lstm import LSTMConfig
 from txl_lightning import TransformerXLConfig, networks
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.config import describe_config
@@ -137,22 +137,39 @@ def test_page_of_own_networks_checks_its_network(own_package, repository):
     assert names["check_network"] is check_network
 
 
-def test_page_of_own_networks_has_a_network_with_units(repository, monkeypatch):
-    page = (repository / "docs" / "own_network.md").read_text()
-    [code] = [
-        code for code in re.findall("```python\n(.*?)```", page, re.DOTALL) if "UnitNetwork" in code
-    ]
-    module = types.ModuleType("my_units")
-    monkeypatch.setitem(sys.modules, "my_units", module)
-    exec(code, vars(module))
-    net = module.MeanConfig(n_token=11, d_model=8, unit_len=6).build()
+@pytest.fixture
+def read_page(repository, monkeypatch):
+    """Return a function that makes a module of the code of docs/own_network.md with a name."""
+
+    def read(name):
+        page = (repository / "docs" / "own_network.md").read_text()
+        [code] = re.findall(f"```python\n(# {name}.py\n.*?)```", page, re.DOTALL)
+        module = types.ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        exec(code, vars(module))
+        return module
+
+    return read
+
+
+def test_page_of_own_networks_has_a_network_with_units(read_page):
+    net = read_page("my_units").MeanConfig(n_token=11, d_model=8, unit_len=6).build()
     check_network(net)
-    first, second = TOKENS[:, :6], TOKENS[:, 6:12]
-    _, memory = net(first, keep_gradient(net.empty_memory(3)))
-    logits, _ = net(second, memory)
+    assert_gradient_reaches_the_first(net, TOKENS[:, :6], TOKENS[:, 6:12])
+
+
+def test_page_of_own_networks_has_a_network_with_states_of_layers(read_page):
+    net = read_page("my_layers").TwoSpeedConfig(n_token=11, d_model=8, n_layer=2).build()
+    check_network(net)
+    assert_gradient_reaches_the_first(net, TOKENS[:, :6], TOKENS[:, 6:12])
+
+
+def assert_gradient_reaches_the_first(net, first_BL, second_BL):
+    _, memory = net(first_BL, keep_gradient(net.empty_memory(3)))
+    logits, _ = net(second_BL, memory)
     [gradient] = torch.autograd.grad(logits[:, :1].sum(), net.embedding.weight)
-    # Tokens of the first unit only.
-    outside = sorted({*first.flatten().tolist()} - {*second.flatten().tolist()})
+    # Tokens of the first segment only.
+    outside = sorted({*first_BL.flatten().tolist()} - {*second_BL.flatten().tolist()})
     assert all(gradient[token].any() for token in outside)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.other_networks.lstm import LSTMConfig
+from experiments.words.lstm import LSTMConfig
 from txl_lightning import (
     Adaptation,
     LanguageModel,

@@ -27,15 +27,17 @@ def test_compression_learns_by_its_own_loss_alone(net):
         gradients[is_training] = {
             name: weight.grad for name, weight in net.named_parameters() if weight.grad is not None
         }
-    learned, plain = gradients[True], gradients[False]
+    learned = gradients[True]
+    plain = gradients[False]
     assert not any(plain[name].any() for name in plain if is_compression(name))
     assert all(learned[name].any() for name in learned if is_compression(name))
     others = [name for name in learned if not is_compression(name)]
     torch.testing.assert_close([learned[name] for name in others], [plain[name] for name in others])
 
 
-def test_loss_of_compression_changes_no_value(net):
+def test_loss_of_compression_changes_no_value_and_counts_once(net):
     tokens = torch.randint(11, (3, 13))
-    nats, _ = net.loss(tokens[:, :-1], tokens[:, 1:])
+    nats, memory = net.loss(tokens[:, :-1], tokens[:, 1:])
+    assert not memory.tensors()["0.lost_B"].any()
     expected, _ = net.eval().loss(tokens[:, :-1], tokens[:, 1:])
     torch.testing.assert_close(nats, expected, rtol=0, atol=1e-12)

@@ -50,7 +50,8 @@ def test_recurrent_memory_transformer_equals_another(read_golden):
         "norm.weight": theirs["norm.weight"],
     }
     for n in range(sizes["depth"]):
-        attention, inner = f"layers.{n}.0.branch", f"layers.{n}.1.branch"
+        attention = f"layers.{n}.0.branch"
+        inner = f"layers.{n}.1.branch"
         to_q, to_kv = (theirs[f"{attention}.to_{name}.weight"] for name in ("q", "kv"))
         weights |= {
             f"layers.{n}.attention_norm.weight": theirs[f"{attention}.norm.weight"],

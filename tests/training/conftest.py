@@ -57,8 +57,14 @@ class Record(Checkpoint):
 
     def __init__(self, save=(None, None)) -> None:
         self.path, self.step = save
-        self.segments, self.filled, self.weights, self.val_nats = [], [], [], []
-        self.losses, self.logged, self.scales, self.draws = [], [], [], []
+        self.segments = []
+        self.filled = []
+        self.weights = []
+        self.val_nats = []
+        self.losses = []
+        self.logged = []
+        self.scales = []
+        self.draws = []
 
     def on_train_start(self, trainer, module):
         self.left = dict(module.memory_bank.committed), dict(module.metrics)
@@ -108,7 +114,8 @@ def fit(make_model, make_data, make_trainer):
         run.record = record = Record(save)
         always = {"enable_checkpointing": True, "callbacks": [*callbacks, record]}
         options = {"limit_val_batches": 0} | options | always
-        record.model, record.trainer = model or make_model(**dict(net)), make_trainer(**options)
+        record.model = model or make_model(**dict(net))
+        record.trainer = make_trainer(**options)
         data = data if isinstance(data, CorpusDataModule) else make_data(**dict(data))
         record.trainer.fit(record.model, datamodule=data, ckpt_path=ckpt_path)
         return record

@@ -31,7 +31,8 @@ class Gradients(Callback):
     """Keeps the gradients that the optimizer is given, those before clipping, and their norms."""
 
     def __init__(self) -> None:
-        self.taken, self.norms = [], []
+        self.taken = []
+        self.norms = []
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
         # The callbacks of a user come first.

@@ -3,6 +3,7 @@
 from copy import deepcopy
 from functools import partial
 from inspect import signature
+from typing import ClassVar
 
 import pytest
 import torch
@@ -32,7 +33,8 @@ def graphs(counter):
     """A callback that records the number of graphs after each segment of a stage."""
 
     class Graphs(Callback):
-        train, val = [], []
+        train: ClassVar = []
+        val: ClassVar = []
 
         def on_train_batch_end(self, *_):
             self.train.append(counter.frame_count)
@@ -90,7 +92,8 @@ def test_segments_of_many_lengths_have_two_graphs(fit, counter):
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_checkpoint_is_the_same_compiled_or_not(fit, counter, tmp_path, compile):
-    path, optim = tmp_path / "a.ckpt", {"schedule": "constant"}
+    path = tmp_path / "a.ckpt"
+    optim = {"schedule": "constant"}
     how = [{"optim": optim, "settings": {"compile": each}} for each in (compile, not compile)]
     whole = fit(how[0], max_steps=5, save=(path, 3))
     assert LanguageModel.load_from_checkpoint(path).hparams["compile"] is compile
@@ -114,7 +117,8 @@ def test_own_networks_loss_is_compiled_whole(counter):
                 self.logits(tokens_BL).mT, targets_BL, reduction="none"
             ), memory
 
-    net, tokens_BL = Own(), torch.randint(9, (2, 3))
+    net = Own()
+    tokens_BL = torch.randint(9, (2, 3))
     expected, _ = net.loss(tokens_BL, tokens_BL)
     for _ in range(2):
         compile_in_place(net)
@@ -142,14 +146,16 @@ def test_compiled_layers_are_recomputed_in_either_order_of_the_two(
     make_net, count_bytes, counter, changes
 ):
     net = make_net(n_layer=3, kernel="sdpa", dropout=0.2, dropatt=0.1).train()
-    names, tokens_BL = list(net.state_dict()), torch.randint(11, (2, 9))
+    names = list(net.state_dict())
+    tokens_BL = torch.randint(11, (2, 9))
 
     def compute() -> list[torch.Tensor]:
         torch.manual_seed(1)
         nats_BL, _ = net.loss(tokens_BL, tokens_BL, net.empty_memory(2))
         return [nats_BL, *torch.autograd.grad(nats_BL.sum(), list(net.parameters()))]
 
-    expected, kept = compute(), count_bytes(compute)
+    expected = compute()
+    kept = count_bytes(compute)
     for change in 2 * changes:
         change(net)
     torch.testing.assert_close(compute(), expected, rtol=1e-12, atol=1e-12)

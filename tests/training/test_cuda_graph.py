@@ -38,7 +38,8 @@ def is_equal(record, expected) -> bool:
     same = record.losses == expected.losses
     for ours, theirs in zip(record.weights, expected.weights, strict=True):
         same = same and all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    tensors, others = record.memory.tensors(), expected.memory.tensors()
+    tensors = record.memory.tensors()
+    others = expected.memory.tensors()
     return same and all(torch.equal(tensors[name], others[name]) for name in others)
 
 

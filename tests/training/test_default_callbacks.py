@@ -18,7 +18,8 @@ class Watch(Callback):
     """Record what is saved; before training, move a callback to the end."""
 
     def __init__(self, moved: type[Callback] | None = None) -> None:
-        self.moved, self.saved = moved, []
+        self.moved = moved
+        self.saved = []
 
     def on_fit_start(self, trainer, pl_module):
         trainer.callbacks.sort(key=lambda each: type(each) is self.moved)

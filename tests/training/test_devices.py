@@ -438,7 +438,8 @@ def test_devices_of_one_machine_share_a_model(letters, memory_NBMD, processes):
 @pytest.mark.parametrize("kernel", ["reference", "sdpa"])
 def test_recomputed_network_computes_the_same_with_less_memory(make_net, count_bytes, kernel):
     net = make_net(n_layer=3, kernel=kernel, dropout=0.2, dropatt=0.1).train()
-    names, tokens_BL = list(net.state_dict()), torch.randint(11, (2, 9))
+    names = list(net.state_dict())
+    tokens_BL = torch.randint(11, (2, 9))
 
     def compute() -> list[torch.Tensor]:
         torch.manual_seed(1)
@@ -446,7 +447,8 @@ def test_recomputed_network_computes_the_same_with_less_memory(make_net, count_b
         nats_BL, _ = net.loss(tokens_BL, tokens_BL.flip(1), memory)
         return [nats_BL, *torch.autograd.grad(nats_BL.sum(), list(net.parameters()))]
 
-    expected, kept = compute(), count_bytes(compute)
+    expected = compute()
+    kept = count_bytes(compute)
     for _ in range(2):
         recompute_layers(net)
     assert all(map(torch.equal, compute(), expected))

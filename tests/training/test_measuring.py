@@ -28,7 +28,8 @@ def measure(make_trainer):
 def test_results_are_the_same_in_any_order_and_after_training(
     make_model, make_data, make_trainer, measure
 ):
-    model, data = make_model(), make_data()
+    model = make_model()
+    data = make_data()
     before = [measure(model, data, stage) for stage in ("validate", "test", "validate")]
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     make_trainer(limit_val_batches=2, val_check_interval=2).fit(model, datamodule=data)
@@ -58,8 +59,10 @@ def test_validation_is_the_protocol_of_the_final_table(
     make_model, make_data, measure, reading, settings, protocol
 ):
     net = FAR if settings else {"init_std": 0.3}
-    model, data = make_model(settings=settings, **net), make_data(eval_tgt_len=5, **reading)
-    results, ids = measure(model, data, precision="64-true"), data.store.ids("val")
+    model = make_model(settings=settings, **net)
+    data = make_data(eval_tgt_len=5, **reading)
+    results = measure(model, data, precision="64-true")
+    ids = data.store.ids("val")
     default, expected = (
         stream_nats(model.net, ids, batch_size=4, tgt_len=5, **how).mean() for how in ({}, protocol)
     )
@@ -81,7 +84,8 @@ def test_omitted_eval_lengths_are_those_of_training():
         model = LanguageModel(TransformerXLConfig(**config), **changes)
         return model.memory_bank.reader.empty_memory(1, model.memory_bank.eval_lengths)
 
-    learned, equal = {"positions": "learned", "clamp_len": 0}, {"same_length": "mem_len"}
+    learned = {"positions": "learned", "clamp_len": 0}
+    equal = {"same_length": "mem_len"}
     assert lengths(learned).clamp_len == 0
     assert lengths(learned, eval_clamp_len=1).clamp_len == 1
     assert lengths(equal).same_length == "mem_len"
@@ -98,7 +102,8 @@ def test_omitted_eval_lengths_are_those_of_training():
 def test_predict_writes_the_nats_of_every_token_once(
     make_model, make_data, make_trainer, tmp_path, ext_len
 ):
-    model, data = make_model(), make_data(eval_ext_len=ext_len)
+    model = make_model()
+    data = make_data(eval_ext_len=ext_len)
     returned = make_trainer(callbacks=[SaveNats(tmp_path / "runs")]).predict(model, datamodule=data)
     actual = np.load(tmp_path / "runs" / "nats.npy")
     whole = torch.cat(returned, dim=1).numpy()
@@ -117,7 +122,8 @@ def test_task_reports_the_accuracy_of_answers(measure, ext_len):
     model = LanguageModel(TransformerXLConfig(**sizes))
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
-    results, examples = measure(model, data), data.store.text("val")
+    results = measure(model, data)
+    examples = data.store.text("val")
     answers = np.array([examples.draw_example(n)[3:] for n in range(64)])
     assert results["val/token_accuracy"] == pytest.approx((answers == 0).mean())
     assert results["val/answer_accuracy"] == pytest.approx((answers == 0).all(axis=1).mean())
@@ -137,8 +143,10 @@ def test_bits_per_byte_of_words_are_those_of_their_bytes(make_model, make_data, 
 def test_warmup_is_not_scored_and_a_split_without_scored_tokens_is_refused(
     make_model, make_data, measure
 ):
-    data, model = make_data(eval_warmup_len=20, eval_batch_size=3), make_model(mem_len=400)
-    actual, ids = measure(model, data, precision="64-true")["val/nats"], data.store.ids("val")
+    data = make_data(eval_warmup_len=20, eval_batch_size=3)
+    model = make_model(mem_len=400)
+    actual = measure(model, data, precision="64-true")["val/nats"]
+    ids = data.store.ids("val")
     expected = []
     for row in range(3):
         start = max(row * 100 - 20, 0)

@@ -13,7 +13,8 @@ CPU = torch.device("cpu")
 
 
 def test_any_split_into_segments_gives_the_mean_of_scored_targets():
-    nats_BL, targets_BL = torch.rand(4, 25, dtype=torch.float64), torch.randint(9, (4, 25))
+    nats_BL = torch.rand(4, 25, dtype=torch.float64)
+    targets_BL = torch.randint(9, (4, 25))
     targets_BL[:, ::3] = IGNORED
     expected = nats_BL[targets_BL != IGNORED].mean().item()
     for sizes in ([25], [1] * 25, [7, 7, 7, 4]):

@@ -17,7 +17,9 @@ from txl_lightning.training.run_state import capture
 
 
 def train_by_hand(model, data, steps: int) -> list[float]:
-    net, losses, memory = model.net, [], None
+    net = model.net
+    losses = []
+    memory = None
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.0)
     segments = iter(data.train_dataloader())
     for step in range(steps):
@@ -51,7 +53,8 @@ def test_fit_takes_the_steps_of_a_plain_training_loop(fit, make_model, make_data
 
 @pytest.mark.parametrize(("algorithm", "clip"), [("value", 1e-3), ("norm", 1e-2)])
 def test_gradients_are_clipped_as_configured(fit, algorithm, clip):
-    gradients, look = [], Callback()
+    gradients = []
+    look = Callback()
     look.on_before_zero_grad = lambda trainer, module, _: gradients.extend(
         parameter.grad for parameter in module.parameters() if parameter.grad is not None
     )
@@ -77,7 +80,8 @@ def interrupt(fit, tmp_path):
     """Train with a checkpoint at a step, and resume from it; return if it continues exactly."""
 
     def run(step, data=(), optim=(), **options) -> bool:
-        path, net = tmp_path / "mid.ckpt", {"dropout": 0.2, "dropatt": 0.1, "optim": optim}
+        path = tmp_path / "mid.ckpt"
+        net = {"dropout": 0.2, "dropatt": 0.1, "optim": optim}
         options = {"max_steps": 6, "val_check_interval": 2, "limit_val_batches": 1} | options
         data = {"split": (0.02, 0.49, 0.49)} | dict(data)
         whole = fit(net, data, save=(path, step), **options)
@@ -148,7 +152,8 @@ def test_schedule_that_a_resume_would_not_continue_exactly_is_refused(fit, make_
 
 
 def test_reading_the_number_of_steps_keeps_the_position(interrupt, monkeypatch):
-    answers, configure = [], LanguageModel.configure_optimizers
+    answers = []
+    configure = LanguageModel.configure_optimizers
 
     def ask(model):
         answers.append(model.trainer.estimated_stepping_batches)
@@ -165,7 +170,8 @@ def test_resumed_run_uses_the_new_settings(fit, tmp_path):
     fit({"optim": optim}, max_steps=3, save=(path, 3))
     now = {"optim": optim | {"lr": 1e-4, "weight_decay": 0.2}, "mem_len": 20}
     resumed = fit(now, max_steps=5, ckpt_path=path, log_every_n_steps=1)
-    [optimizer], memory = resumed.trainer.optimizers, resumed.memory
+    [optimizer] = resumed.trainer.optimizers
+    memory = resumed.memory
     # After the resume, step 4 of the 8 warm-up steps is the first.
     assert [each["train/lr"] for each in resumed.logged] == pytest.approx([0.5e-4, 0.625e-4])
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
@@ -174,7 +180,8 @@ def test_resumed_run_uses_the_new_settings(fit, tmp_path):
 
 
 def test_run_resumed_with_more_steps_goes_on_along_the_longer_schedule(fit, tmp_path):
-    path, optim = tmp_path / "a.ckpt", {"schedule": "cosine", "warmup_steps": 2, "lr": 0.01}
+    path = tmp_path / "a.ckpt"
+    optim = {"schedule": "cosine", "warmup_steps": 2, "lr": 0.01}
     options = {"log_every_n_steps": 1}
     fit({"optim": optim}, max_steps=6, save=(path, 6), **options)
     resumed = fit({"optim": optim}, max_steps=12, ckpt_path=path, **options)
@@ -185,7 +192,8 @@ def test_run_resumed_with_more_steps_goes_on_along_the_longer_schedule(fit, tmp_
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_logged_tokens_and_means_cover_the_steps_since_the_last_log(fit, accumulate):
     options = {"log_every_n_steps": 2, "accumulate_grad_batches": accumulate, "max_steps": 4}
-    record, window = fit({"optim": {"schedule": "constant"}}, **options), 2 * accumulate
+    record = fit({"optim": {"schedule": "constant"}}, **options)
+    window = 2 * accumulate
     names = [f"train/{name}" for name in ("tokens_seen", "nats", "loss", "lr", "mem_filled")]
     for n in (1, 2):
         nats = sum(record.losses[(n - 1) * window : n * window]) / 2
@@ -244,7 +252,8 @@ def test_any_loader_of_tokens_and_targets_can_be_used_in_any_order(make_model, m
     pairs = [(ids_T[:-1], ids_T[1:]) for ids_T in ids_NT]
     seed_everything(3, verbose=False)
     options = {"check_val_every_n_epoch": 1, "log_every_n_steps": 1}
-    model, trainer = make_model(), make_trainer(max_epochs=2, max_steps=-1, **options)
+    model = make_model()
+    trainer = make_trainer(max_epochs=2, max_steps=-1, **options)
     with torch.no_grad():
         nats_NL, _ = model.net.loss(ids_NT[:, :-1], ids_NT[:, 1:])
     loaders = {"num_workers": 0, "batch_size": 6}

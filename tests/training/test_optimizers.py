@@ -115,7 +115,8 @@ def test_every_optimizer_learns_and_decays_only_the_layers_matrices(name):
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
     assert decayed.get("orthogonal", False) is (name == "muon")
     assert not rest.get("orthogonal", False)
-    tokens, losses = torch.randint(9, (2, 9)), []
+    tokens = torch.randint(9, (2, 9))
+    losses = []
     for _ in range(20):
         nats, _ = net.loss(tokens[:, :-1], tokens[:, 1:])
         losses.append(nats.mean().item())
@@ -167,7 +168,8 @@ def compute_lamb(weights, gradients, lr, betas, eps, decay):
 
 @pytest.mark.parametrize(("scale", "decay"), [(0.1, 0.0), (0.1, 0.3), (0.0, 0.3), (100.0, 0.3)])
 def test_lamb_takes_the_published_steps(scale, decay):
-    start, gradients = scale * np.random.randn(4, 3), np.random.randn(5, 4, 3)
+    start = scale * np.random.randn(4, 3)
+    gradients = np.random.randn(5, 4, 3)
     options = {"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-3}
     weight = nn.Parameter(torch.tensor(start))
     optimizer = Lamb([weight], **options, weight_decay=decay)
@@ -206,11 +208,14 @@ def test_orthogonalized_update_has_singular_values_near_one(shape, dtype, near):
 
 def test_muon_uses_nesterov_momentum_of_the_running_mean():
     """Nesterov: the update of gradients g1, g2 is made of (1 - m) g2 + m (their running mean)."""
-    ones, gradients, m = torch.ones(3, 2, dtype=torch.float64), torch.randn(2, 3, 2).double(), 0.6
+    ones = torch.ones(3, 2, dtype=torch.float64)
+    gradients = torch.randn(2, 3, 2).double()
+    m = 0.6
     weight = nn.Parameter(ones)
     groups = [{"params": [weight], "orthogonal": True, "weight_decay": 0.0}]
     optimizer = Muon(groups, lr=0.1, momentum=m)
-    expected, mean = ones.clone(), torch.zeros_like(ones)
+    expected = ones.clone()
+    mean = torch.zeros_like(ones)
     for gradient in gradients:
         mean = m * mean + (1 - m) * gradient
         ahead = (1 - m) * gradient + m * mean

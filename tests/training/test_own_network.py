@@ -72,7 +72,8 @@ def test_page_has_few_lines_besides_imports_and_decorators(own_package):
 
 def test_reader_gives_any_network_the_methods_of_evaluation(net):
     tokens, targets = torch.randint(11, (2, 3, 7))
-    reader, (logits, after) = Reader(net), net(tokens, n_reread=2)
+    reader = Reader(net)
+    logits, after = net(tokens, n_reread=2)
     h, memory = reader.hidden(tokens, reader.empty_memory(3), None, 2)
     assert torch.equal(reader.head(h), logits)
     assert torch.equal(memory.h_BD, after.h_BD)
@@ -284,6 +285,7 @@ def test_class_of_a_network_is_named_by_options_or_a_config(txl, refused, settin
     assert "my_package" not in sys.modules
     help_text = txl("fit", *NAMED, "--help")[1].out
     assert ("net.width WIDTH" in help_text, "net.n_layer" in help_text) == (True, False)
+    assert re.search(r"--model.net.width WIDTH\s+\(default: \d+\)\n", help_text)
     code, line = refused("fit", *settings, *NAMED, "--model.net.wdth=3")
     assert (code, line) == (2, "unknown option --model.net.wdth; did you mean --model.net.width?")
     runs = [(*NAMED, "--data.tgt_len=8"), (ALLOW, "--config=own.yaml")]

@@ -228,7 +228,8 @@ def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, 
 
 
 def test_only_what_is_read_of_a_folder_decides_its_recipe(long_text):
-    folder, size = long_text.parent, long_text.stat().st_size
+    folder = long_text.parent
+    size = long_text.stat().st_size
     (folder / ".git").mkdir()
     (folder / ".git" / "pack").write_bytes(b"p" * 9000)
     (folder / "picture").write_bytes(bytes(9000))

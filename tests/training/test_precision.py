@@ -17,10 +17,12 @@ class Precisions(Callback):
     """Records the precisions of losses, of nats, and of the memory of each segment."""
 
     def __init__(self):
-        self.losses, self.memories = set(), []
+        self.losses = set()
+        self.memories = []
 
     def on_train_start(self, trainer, module):
-        bank, get = module.memory_bank, module.memory_bank.get
+        bank = module.memory_bank
+        get = module.memory_bank.get
 
         def note(stage, *args):
             memory = get(stage, *args)
@@ -43,14 +45,16 @@ class Precisions(Callback):
 def test_losses_are_of_at_least_float32_and_memory_of_the_precision_of_the_products(
     fit, make_data, make_trainer, precision
 ):
-    precisions, dtype = Precisions(), COMPUTE[precision]
+    precisions = Precisions()
+    dtype = COMPUTE[precision]
     options = {"max_steps": 2, "val_check_interval": 2, "limit_val_batches": 2}
     record = fit(precision=precision, callbacks=[precisions], **options)
     assert precisions.memories == [("train", dtype)] * 2 + [("val", dtype)]
     assert record.memory.h_NBMD.dtype == dtype
     assert all(map(math.isfinite, record.losses))
     assert precisions.losses == {torch.float64 if precision == "64-true" else torch.float32}
-    trainer, data = make_trainer(precision=precision, limit_val_batches=1.0), make_data()
+    trainer = make_trainer(precision=precision, limit_val_batches=1.0)
+    data = make_data()
     [values] = trainer.validate(record.model, datamodule=data, verbose=False)
     ids = data.store.ids("val")
     whole = stream_nats(record.model.net.float(), ids, batch_size=4, tgt_len=8)
@@ -58,7 +62,8 @@ def test_losses_are_of_at_least_float32_and_memory_of_the_precision_of_the_produ
 
 
 def test_memory_of_a_checkpoint_gets_the_precision_of_training(fit, tmp_path):
-    path, precisions = tmp_path / "a.ckpt", Precisions()
+    path = tmp_path / "a.ckpt"
+    precisions = Precisions()
     fit(max_steps=3, save=(path, 3))
     with pytest.warns(match="precision: was 32-true, is bf16-mixed"):
         record = fit(precision="bf16-mixed", ckpt_path=path, max_steps=5, callbacks=[precisions])
@@ -69,7 +74,8 @@ def test_memory_of_a_checkpoint_gets_the_precision_of_training(fit, tmp_path):
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_half_precision_distinguishes_all_distances(make_model, make_data, make_trainer, precision):
     """In bfloat16, 257 is 256."""
-    terms, model = [], make_model(mem_len=600)
+    terms = []
+    model = make_model(mem_len=600)
     model.net.positions.register_forward_hook(lambda *args: terms.append(args[-1][0].r_THK))
     trainer = make_trainer(precision=precision, max_steps=1, limit_val_batches=0)
     trainer.fit(model, datamodule=make_data())

@@ -160,7 +160,8 @@ def test_same_command_starts_a_run_continues_it_and_reports_its_end(accepted, sm
 
 def test_resumed_run_has_the_metrics_config_and_vocabulary_of_an_uninterrupted_one(txl, small):
     command = ("fit", *small, "--model.optim.schedule=constant", "--checkpoint.every_n_steps=3")
-    whole, run = Path("whole/version_0"), Path("runs/version_0")
+    whole = Path("whole/version_0")
+    run = Path("runs/version_0")
     assert txl(*command, "--trainer.max_steps=6", "--trainer.default_root_dir=whole")[0] == 0
     assert txl(*command)[0] == 0
     best = load_checkpoint(run / "checkpoints" / "best.ckpt").saved
@@ -224,7 +225,8 @@ def test_finished_run_that_goes_on_logs_the_steps_of_an_uninterrupted_one(txl, s
 
 def test_best_checkpoint_keeps_its_path_and_is_replaced_only_by_a_better_one(txl, small, last):
     best = last.with_name("best.ckpt")
-    before, score = best.read_bytes(), load(best)["callbacks"]
+    before = best.read_bytes()
+    score = load(best)["callbacks"]
     # The folder was moved: the paths in the checkpoint are outdated.
     worse = ("--model.optim.lr=3", "--model.optim.schedule=constant", "--trainer.max_steps=8")
     assert txl("fit", *small, AUTO, *worse)[0] == 0

@@ -37,7 +37,9 @@ class Events(Callback):
     """A clock of half a second for each segment, one update that is skipped, and a saved middle."""
 
     def __init__(self, middle: Path) -> None:
-        self.middle, self.now, self.n_validation = middle, 0.0, 0
+        self.middle = middle
+        self.now = 0.0
+        self.n_validation = 0
 
     def on_train_batch_start(self, *_):
         self.now += 0.5

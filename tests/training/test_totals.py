@@ -26,7 +26,8 @@ def test_tokens_go_on_when_a_resumed_run_reads_other_segments_and_one_warning_sa
 
 
 def test_another_text_and_vocabulary_of_a_checkpoint_are_one_warning(fit, tmp_path):
-    path, other = tmp_path / "a.ckpt", tmp_path / "other.txt"
+    path = tmp_path / "a.ckpt"
+    other = tmp_path / "other.txt"
     fit(max_steps=3, save=(path, 3))
     other.write_bytes((tmp_path / "letters.txt").read_bytes()[::-1])
     data = {"path": str(other), "allow_mismatch": True}

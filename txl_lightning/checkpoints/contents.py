@@ -171,8 +171,11 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
         raise DataError(f"vocab: {name}: {reason}") from error
 
 
-def load_vocabulary_in(folder: Path, n_token: int) -> Vocabulary | None:
-    paths = [path for path in (folder / VOCAB, folder / "vocab.txt") if path.is_file()]
+def load_vocabulary_in(
+    folder: Path, n_token: int, names: Sequence[str] = (VOCAB, "vocab.txt")
+) -> Vocabulary | None:
+    """Read the first of these files that is in the folder; None if there is none of them."""
+    paths = [folder / name for name in names if (folder / name).is_file()]
     return read_vocabulary(str(paths[0]), n_token) if paths else None
 
 

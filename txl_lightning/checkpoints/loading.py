@@ -39,6 +39,8 @@ class LoadedCheckpoint:
     """Checksum of the file with the weights."""
     saved: dict[str, Any]
     """What Lightning saves and loads; tensors of a file are still on disk (mmap)."""
+    vocab_names: tuple[str, ...] = (runs.VOCAB, "vocab.txt")
+    """Files that may have the vocabulary, in the run's folder."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class LoadedCheckpoint:
     def load_vocabulary(self) -> Vocabulary | None:
         """Return the vocabulary; only a folder may have none."""
         if self.path.is_dir():
-            return contents.load_vocabulary_in(self.path, self.config.n_token)
+            return contents.load_vocabulary_in(self.path, self.config.n_token, self.vocab_names)
         with self.refuse_damaged():
             return load_vocabulary(self.saved["CorpusDataModule"]["vocab"])
 
@@ -217,11 +219,19 @@ def find_latest(run: Path) -> tuple[LoadedCheckpoint | None, list[str]]:
 
 
 def load_folder(folder: Path) -> LoadedCheckpoint:
-    """Load a folder that convert wrote; CheckpointError if a checksum in it does not match."""
+    """Load a folder that convert wrote, or save_pretrained of a family that is a network here.
+
+    A CheckpointError if a checksum in it does not match.
+    """
     path = folder / runs.CONVERTED
     weights = folder / saving.WEIGHTS
     settings = contents.load_json(path)
     if runs.KEY not in settings:
+        # Here, because no other checkpoint needs these networks.
+        from ..networks.transformers_config import FAMILIES
+
+        if settings.get("model_type") in FAMILIES:
+            return load_family(folder)
         command = f"txl-lightning convert {folder} --out NEW"
         raise CheckpointError(f"{path}: not in our format; {command}")
     with contents.refuse_invalid_values(path):
@@ -245,6 +255,19 @@ def load_folder(folder: Path) -> LoadedCheckpoint:
         raise CheckpointError(f"{weights}: damaged: {wrong}")
     state = {f"net.{name}": tensor for name, tensor in contents.load_content(weights).items()}
     return LoadedCheckpoint(folder, sha256, {"hyper_parameters": {"net": net}, "state_dict": state})
+
+
+def load_family(folder: Path) -> LoadedCheckpoint:
+    """Load a folder of a family of transformers, whose files have no checksums."""
+    # Here, because it needs transformers.
+    from . import families
+
+    weights = families.find_weights(folder)
+    net = families.read_settings(folder)
+    state = {f"net.{name}": tensor for name, tensor in families.read_weights(folder).items()}
+    saving.warn_unverified(folder, "files of transformers have no checksum")
+    saved = {"hyper_parameters": {"net": net}, "state_dict": state}
+    return LoadedCheckpoint(folder, hash_file(weights), saved, (families.TOKENIZER,))
 
 
 def load_data_settings(checkpoint: Path, advice: str = NAME_TEXT) -> dict[str, Any]:

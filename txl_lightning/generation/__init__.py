@@ -1,6 +1,6 @@
 """Text generation with memory: read state.py first, then decoding.py and candidates.py."""
 
-from .candidates import score, score_candidates
+from .candidates import score, score_candidates, start_scoring
 from .decoding import Sampling, decode_steps, generate
 from .prompts import Prompt, StreamingDetokenizer, encode_prompt
 from .sessions import ScoredToken, Session, Sessions, join_words
@@ -9,5 +9,5 @@ from .state import DecodingState, start_decoding
 __all__ = [
     "DecodingState", "Prompt", "Sampling", "ScoredToken", "Session", "Sessions",
     "StreamingDetokenizer", "decode_steps", "encode_prompt", "generate", "join_words", "score",
-    "score_candidates", "start_decoding",
+    "score_candidates", "start_decoding", "start_scoring",
 ]  # fmt: skip

@@ -76,10 +76,18 @@ def encode_continuation(text: Prompt, vocab: Vocabulary | None) -> Tensor:
 def start_scoring(
     model: Network,
     context_L: Tensor,
-    mem_len: int | None,
+    mem_len: int | None = None,
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
-    """Return the state before a context is read; ValueError if the memory cannot replace it."""
+    """Return the state before a context_L of ids is read, for `score_candidates`.
+
+    >>> model, vocab = load("version_0")
+    >>> start_scoring(model, encode_prompt("to be", vocab)).tokens_BL.shape
+    torch.Size([1, 5])
+
+    Raises:
+        ValueError: an empty context, or a network without a memory that replaces the context.
+    """
     model = find_network(model)
     reason = find_missing_memory(model, mem_len)
     require(reason is None, "mem_len", mem_len, f"a network that has a memory, but {reason}")
@@ -95,9 +103,21 @@ def score_candidates(
 ) -> tuple[list[Tensor], DecodingState]:
     """Return the nats_L of each candidate after the text of a state, and that state, now read.
 
+    >>> model, vocab = load("version_0")
+    >>> state = start_scoring(model, encode_prompt("to be or ", vocab))
+    >>> candidates = [encode_prompt(text, vocab) for text in ("not", "nothing")]
+    >>> nats, state = score_candidates(model, state, candidates)
+    >>> [len(nats_L) for nats_L in nats]
+    [3, 7]
+    >>> state = state.append_tokens(candidates[0][None])
+
     To carry the memory on, append the ids of the candidate that follows to that state, which keeps
     the last 1,024 of the tokens read. A reader with dynamic evaluation learns from the text of the
     state, and never from candidates.
+
+    Raises:
+        ValueError: an id that the network has not.
+        NonFiniteError: nats that are not finite.
     """
     require_positive(batch_size=batch_size)
     reader = model

@@ -25,7 +25,11 @@ from .state import DecodingState, advance, start_decoding
 class Sampling:
     """Sampling of a token: repetition penalty, temperature, then top_k, top_p and min_p.
 
-    Each filter renormalizes the probabilities left by the previous one.
+    >>> Sampling(temperature=0.8, min_p=0.05, seed=1).top_k is None
+    True
+
+    Each filter renormalizes the probabilities left by the previous one. An invalid value is a
+    ValueError. `choose_tokens(logits_BV, recent_BW, quantile_B)` returns a token for each row.
     """
 
     temperature: float = 1.0
@@ -135,7 +139,19 @@ def refuse_unknown_names(sampling: Iterable[str]) -> None:
 def decode_steps(
     model: Network, state: DecodingState, max_new_tokens: int, sampling: Sampling
 ) -> Iterator[DecodingState]:
-    """Yield the state after each new token, which is not read yet; each state can be continued."""
+    """Yield the state after each new token, which is not read yet; each state can be continued.
+
+    >>> model, vocab = load("version_0")
+    >>> state = start_decoding(model, [encode_prompt("to be", vocab)])
+    >>> for state in decode_steps(model, state, 3, Sampling(top_p=0.9, seed=1)):
+    ...     token_B = state.tokens_BL[:, -1]
+    >>> len(state), state.length_B
+    (8, tensor([8]))
+
+    Raises:
+        ValueError: max_new_tokens below 0, or an adaptation that takes steps.
+        NonFiniteError: logits that are not finite.
+    """
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     require_no_steps(state.adaptation)
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed

@@ -22,7 +22,16 @@ def is_one(prompt: Any) -> bool:
 
 
 def encode_prompt(prompt: Prompt, vocab: Vocabulary | None = None) -> Tensor:
-    """Return the ids of a prompt, prompt_L; ValueError if it is invalid."""
+    """Return the ids of a prompt: prompt_L, int64, on the CPU unless it is a tensor elsewhere.
+
+    >>> model, vocab = load("version_0")
+    >>> encode_prompt("to be", vocab), encode_prompt([3, 1, 4])
+    (tensor([116, 111,  32,  98, 101]), tensor([3, 1, 4]))
+
+    Raises:
+        ValueError: a text without a vocabulary, or ids that are not in one dimension.
+        DataError: text that the vocabulary does not know.
+    """
     if isinstance(prompt, str):
         expected = "the vocabulary of the text, as load returns it beside the model"
         require(vocab is not None, "vocab", vocab, expected)

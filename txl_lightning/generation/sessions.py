@@ -69,7 +69,8 @@ class Sessions:
         step_len: tokens after each of which a session with a rate takes a step of its weights.
 
     Raises:
-        ValueError: a network without a memory, or with absolute positions.
+        ValueError: a network without a memory, with absolute positions or with memory_source
+            same_layer.
     """
 
     def __init__(
@@ -85,6 +86,9 @@ class Sessions:
         require_positive(step_len=step_len)
         reason = find_missing_memory(net, mem_len)
         require(reason is None, "mem_len", mem_len, f"a network that has a memory, but {reason}")
+        source = getattr(net.config, "memory_source", "layer_below")
+        expected = "layer_below, as nats with another one depend on segments"
+        require(source == "layer_below", "memory_source", source, expected)
         self.net = net if device is None else copy_to(net, device)
         self.vocab = vocab
         self.step_len = step_len

@@ -36,7 +36,21 @@ KEPT = 1024  # tokens of a text already read that a long session keeps, for exam
 
 @dataclass(frozen=True)
 class DecodingState:
-    """B texts aligned at their ends; shorter ones are padded at the start, masked by position."""
+    """B texts aligned at their ends; shorter ones are padded at the start, masked by position.
+
+    >>> model, vocab = load("version_0")
+    >>> start = start_decoding(model, [encode_prompt("to be", vocab)])
+    >>> [read] = decode_steps(model, start, 1, Sampling(seed=1))
+    >>> torch.save(read.tensors(), "state.pt")
+    >>> again = start.restore(torch.load("state.pt"))
+    >>> torch.equal(again.tokens_BL, read.tokens_BL), again.n_read
+    (True, 5)
+
+    It is a value: no method changes it. `append_tokens(tokens_BL)` returns the state with more
+    text, not read yet; `drop_read()` one without most of the tokens that the memory replaces, for a
+    text without end. `tensors` has what a process must save, and `restore` of a state with the same
+    settings goes on.
+    """
 
     tokens_BL: Tensor
     """The last tokens of each text: all, but for what `drop_read` has dropped."""
@@ -125,7 +139,18 @@ def start_decoding(
     ext_len: int = 0,
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
 ) -> DecodingState:
-    """Return the state before any token of the prompts is read."""
+    """Return the state before any token of the prompts is read; each prompt_L has ids.
+
+    >>> model, vocab = load("version_0")
+    >>> prompts = [encode_prompt(text, vocab) for text in ("to be", "or")]
+    >>> state = start_decoding(model, prompts)
+    >>> state.tokens_BL.shape, state.length_B, state.n_read
+    (torch.Size([2, 5]), tensor([5, 2]), 0)
+
+    Raises:
+        ValueError: no prompt, an empty one, an id that the network has not, or a network without a
+            memory and no ext_len.
+    """
     adaptation.require_one_document()
     model = find_network(model)
     require(len(prompts) > 0, "prompts", "none", "at least one")

@@ -1,7 +1,7 @@
 """Compressive Transformer: old memory is compressed before it is forgotten (Rae et al. 2019).
 
 B rows   U tokens in the unit   M states of memory   C compressed ones   S = C + M + U visible
-N layers   D width   F inner width   H heads   K width of a head
+T = S + 1   N layers   D width   F inner width   H heads   K width of a head
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,8 @@ from torch import Tensor, einsum, nn
 from torch.nn import functional as F
 
 from ..errors import require
-from .stateful import State, StateMemory
+from ..model.positions import shift
+from .stateful import State, StateMemory, new_zeros
 from .units import UnitConfig, UnitMemory, UnitNetwork
 
 
@@ -87,75 +88,49 @@ class CompressiveTransformer(UnitNetwork):
     def empty_state(self, batch_size: int) -> State:
         config = self.config
         sizes = (batch_size, config.n_layer)
-        new_zeros = self.position_HSK.new_zeros
         return {
-            "h_BNMD": new_zeros(*sizes, config.n_state, config.d_model),
-            "compressed_BNCD": new_zeros(*sizes, config.n_compressed, config.d_model),
-            "lost_B": new_zeros(batch_size),
+            "h_BNMD": new_zeros(self, *sizes, config.n_state, config.d_model),
+            "compressed_BNCD": new_zeros(self, *sizes, config.n_compressed, config.d_model),
+            "lost_B": new_zeros(self, batch_size),
         }
 
     def make_memory(self, batch_size: int, mem_len: int) -> CompressiveMemory:
         memory = super().make_memory(batch_size, mem_len)
         return CompressiveMemory(memory.state_N, memory.mem_len)
 
-    def read(
-        self, tokens_BL: Tensor, memory: StateMemory, doc_pos_BL: Tensor
-    ) -> tuple[Tensor, StateMemory]:
-        state, begun = memory.state_N
-        nothing = {"lost_B": torch.zeros_like(state["lost_B"])}
-        memory = replace(memory, state_N=(state | nothing, begun))
-        return super().read(tokens_BL, memory, doc_pos_BL)
-
     def read_unit(
         self, tokens_BU: Tensor, state: State, doc_pos_BU: Tensor
     ) -> tuple[Tensor, State]:
+        config = self.config
         h_BUD = self.drop(self.embedding(tokens_BU))
-        mask_BUS = find_mask(doc_pos_BU, self.config)
-        layers = zip(
-            self.layers, state["h_BNMD"].unbind(1), state["compressed_BNCD"].unbind(1), strict=True
-        )
-        reads = []
-        for layer, memory_BMD, compressed_BCD in layers:
-            past_BXD = torch.cat([compressed_BCD, memory_BMD], dim=1)
-            h_BUD, read_BUD = layer(h_BUD, past_BXD, self.position_HSK, mask_BUS)
-            reads.append(read_BUD)
-        after = state
-        if tokens_BU.size(1) == self.config.unit_len:
-            after = self.end_unit(torch.stack(reads, 1), state, doc_pos_BU)
-        return self.norm(h_BUD), after
-
-    def end_unit(self, read_BNUD: Tensor, state: State, doc_pos_BU: Tensor) -> State:
-        """Return the state in which the states of a unit follow; the oldest are compressed."""
-        unit_len = self.config.unit_len
-        h_BNMD = state["h_BNMD"]
-        old_BNUD = h_BNMD[:, :, :unit_len]
-        pairs = zip(self.layers, old_BNUD.unbind(1), strict=True)
-        new_BNCD = torch.stack([layer.compress(old_BUD) for layer, old_BUD in pairs], dim=1)
-        compressed_BNCD = torch.cat([state["compressed_BNCD"], new_BNCD], dim=2)
-        after = {
-            "h_BNMD": torch.cat([h_BNMD, read_BNUD.to(h_BNMD.dtype)], dim=2)[:, :, unit_len:],
-            "compressed_BNCD": compressed_BNCD[:, :, new_BNCD.size(2) :],
-            "lost_B": state["lost_B"],
+        mask_BUS = find_mask(doc_pos_BU, config)
+        position_HSK = self.position_HSK[:, -mask_BUS.size(2) :]
+        before = (state["compressed_BNCD"].unbind(1), state["h_BNMD"].unbind(1))
+        after = []
+        for layer, compressed_BCD, memory_BMD in zip(self.layers, *before, strict=True):
+            h_BUD, of_layer = layer(h_BUD, compressed_BCD, memory_BMD, position_HSK, mask_BUS)
+            after.append(of_layer)
+        compressed, memories, lost = zip(*after, strict=True)
+        # Where the states that were compressed are of the document, and not empty.
+        is_old_B = doc_pos_BU[:, -1] >= config.unit_len - 1 + config.n_state
+        return self.norm(h_BUD), {
+            "h_BNMD": torch.stack(memories, dim=1),
+            "compressed_BNCD": torch.stack(compressed, dim=1),
+            "lost_B": torch.stack(lost).mean(0) * is_old_B,
         }
-        if self.training:
-            # Where the old states are of the document, and not empty.
-            is_old_B = doc_pos_BU[:, -1] >= unit_len - 1 + h_BNMD.size(2)
-            layers = zip(self.layers, read_BNUD.unbind(1), old_BNUD.unbind(1), strict=True)
-            lost = [layer.find_lost(*reads) for layer, *reads in layers]
-            after["lost_B"] = (torch.stack(lost).mean(0) * is_old_B).to(state["lost_B"].dtype)
-        return after
-
-    def list_writing(self) -> list[Tensor]:
-        return [weight for layer in self.layers for weight in layer.compression.parameters()]
 
     def loss(
         self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any, **named: Any
     ) -> tuple[Tensor, StateMemory]:
         nats_BL, memory = super().loss(tokens_BL, targets_BL, *inputs, **named)
         # The loss of the last unit's compression has a gradient, and changes no value.
-        lost_B = memory.state_N[0]["lost_B"]
+        state, begun = memory.state_N
+        lost_B = state["lost_B"]
         is_scored_BL = (targets_BL >= 0).to(nats_BL.device)
-        return nats_BL + (lost_B - lost_B.detach())[:, None] * is_scored_BL, memory
+        nats_BL = nats_BL + (lost_B - lost_B.detach())[:, None] * is_scored_BL
+        # It counts once, also if no unit ends in the next segment.
+        nothing = {"lost_B": torch.zeros_like(lost_B)}
+        return nats_BL, replace(memory, state_N=(state | nothing, begun))
 
 
 def find_mask(doc_pos_BU: Tensor, config: CompressiveTransformerConfig) -> Tensor:
@@ -186,6 +161,7 @@ class Layer(nn.Module):
         self.kv = nn.Linear(D, 2 * D, bias=False)
         self.out = nn.Linear(D, D)
         self.rate = config.rate
+        self.unit_len = config.unit_len
         # A convolution whose stride is its width, as a linear map of `rate` states.
         self.compression = nn.Linear(config.rate * D, D)
         self.inner_norm = nn.LayerNorm(D)
@@ -194,22 +170,48 @@ class Layer(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(
-        self, h_BUD: Tensor, past_BXD: Tensor, position_HSK: Tensor, mask_BUS: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the output, and what memory keeps: the states that attention has read."""
+        self,
+        h_BUD: Tensor,
+        compressed_BCD: Tensor,
+        memory_BMD: Tensor,
+        position_HSK: Tensor,
+        mask_BUS: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Return the output, and what `end_unit` returns."""
         read_BUD = self.attention_norm(h_BUD)
+        past_BXD = torch.cat([compressed_BCD, memory_BMD], dim=1)
         context_BSD = torch.cat([past_BXD.to(read_BUD.dtype), read_BUD], dim=1)
+        h_BUD = h_BUD + self.drop(self.attend(read_BUD, context_BSD, position_HSK, mask_BUS))
+        inner_BUF = F.gelu(self.up(self.inner_norm(h_BUD)))
+        h_BUD = h_BUD + self.drop(self.down(inner_BUF))
+        return h_BUD, self.end_unit(read_BUD, compressed_BCD, memory_BMD)
+
+    def attend(
+        self, read_BUD: Tensor, context_BSD: Tensor, position_HSK: Tensor, mask_BUS: Tensor
+    ) -> Tensor:
         q_BUHK = self.q(read_BUD).unflatten(-1, self.heads)
         k_BSHK, v_BSHK = self.kv(context_BSD).unflatten(-1, (2, *self.heads)).unbind(2)
+        # `shift` needs a first row that nothing reads.
+        position_HTK = F.pad(position_HSK, (0, 0, 1, 0))
         score_BHUS = einsum("buhk,bshk->bhus", q_BUHK, k_BSHK)
-        of_position_BHUS = einsum("buhk,hsk->bhus", q_BUHK, position_HSK)
-        score_BHUS = score_BHUS + order_by_state(of_position_BHUS, score_BHUS.size(-1))
+        score_BHUS = score_BHUS + shift(einsum("buhk,htk->bhut", q_BUHK, position_HTK))
         score_BHUS = (score_BHUS * self.heads[1] ** -0.5).masked_fill(~mask_BUS[:, None], -inf)
         weight_BHUS = self.dropatt(score_BHUS.softmax(dim=-1))
-        out_BUD = self.out(einsum("bhus,bshk->buhk", weight_BHUS, v_BSHK).flatten(2))
-        h_BUD = h_BUD + self.drop(out_BUD)
-        inner_BUF = F.gelu(self.up(self.inner_norm(h_BUD)))
-        return h_BUD + self.drop(self.down(inner_BUF)), read_BUD
+        return self.out(einsum("bhus,bshk->buhk", weight_BHUS, v_BSHK).flatten(2))
+
+    def end_unit(
+        self, read_BUD: Tensor, compressed_BCD: Tensor, memory_BMD: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return compressed_BCD, memory_BMD and lost_B after a whole unit.
+
+        Memory keeps what attention has read; its oldest states are compressed.
+        """
+        old_BUD = memory_BMD[:, : self.unit_len]
+        new_BCD = self.compress(old_BUD)
+        lost_B = self.find_lost(read_BUD, old_BUD) if self.training else memory_BMD.new_zeros(())
+        compressed_BCD = torch.cat([compressed_BCD, new_BCD.to(memory_BMD.dtype)], dim=1)
+        memory_BMD = torch.cat([memory_BMD, read_BUD.to(memory_BMD.dtype)], dim=1)
+        return compressed_BCD[:, new_BCD.size(1) :], memory_BMD[:, self.unit_len :], lost_B
 
     def compress(self, old_BUD: Tensor) -> Tensor:
         """Return a state for each `rate` ones, oldest first."""
@@ -227,15 +229,4 @@ class Layer(nn.Module):
             kv_BX2HK = F.linear(states_BXD, self.kv.weight.detach()).unflatten(-1, (2, *self.heads))
             q, k, v = (each.transpose(1, 2) for each in (q_BUHK, *kv_BX2HK.unbind(2)))
             outputs.append(F.scaled_dot_product_attention(q, k, v))
-        return (outputs[0] - outputs[1]).square().mean(dim=(1, 2, 3))
-
-
-def order_by_state(score_BHUX: Tensor, n_state: int) -> Tensor:
-    """Return the scores of states from those of distances, farthest first: distance 0 is last."""
-    unit_len, n_distance = score_BHUX.shape[-2:]
-    device = score_BHUX.device
-    state_S = torch.arange(n_state, device=device)
-    token_U1 = torch.arange(unit_len, device=device)[:, None]
-    distance_US = (token_U1 + n_state - unit_len - state_S).clamp(min=0)
-    place_US = n_distance - 1 - distance_US
-    return score_BHUX.gather(-1, place_US.expand(*score_BHUX.shape[:-2], -1, -1))
+        return (outputs[0] - outputs[1]).to(old_BUD.dtype).square().mean(dim=(1, 2, 3))

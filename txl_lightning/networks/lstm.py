@@ -1,6 +1,6 @@
 """LSTM with tied weights (Hochreiter and Schmidhuber 1997; Press and Wolf 2017).
 
-B rows   L tokens in the segment   D width
+B rows   L tokens in the segment   X among which no document begins   D width
 """
 
 from dataclasses import dataclass
@@ -10,17 +10,33 @@ import torch
 from torch import Tensor, nn
 
 from .recurrent import RecurrentNetwork
-from .stateful import State, StateConfig
+from .stateful import State, StateConfig, StateMemory, new_zeros
 
 
 @dataclass(frozen=True)
 class LSTMConfig(StateConfig):
     """An LSTM; with no settings of its own."""
 
-    def build(self) -> RecurrentNetwork:
+    def build(self) -> "LSTM":
         """Return a new network."""
         layers = (LSTMLayer(self) for _ in range(self.n_layer))
-        return RecurrentNetwork(self, layers, norm=nn.Identity())
+        return LSTM(self, layers, norm=nn.Identity())
+
+
+class LSTM(RecurrentNetwork):
+    """Layers of torch's LSTM, which reads a whole sequence."""
+
+    def read(
+        self, tokens_BL: Tensor, memory: StateMemory, doc_pos_BL: Tensor
+    ) -> tuple[Tensor, StateMemory]:
+        parts = []
+        # Cut where a document begins in any row. On a GPU, this waits for the positions.
+        starts = (doc_pos_BL == 0).any(dim=0).nonzero()[:, 0].tolist()
+        for start, stop in pairwise(sorted({0, tokens_BL.size(1), *starts})):
+            tokens_BX, doc_pos_BX = (each[:, start:stop] for each in (tokens_BL, doc_pos_BL))
+            h_BXD, memory = super().read(tokens_BX, memory, doc_pos_BX)
+            parts.append(h_BXD)
+        return torch.cat(parts, dim=1), memory
 
 
 class LSTMLayer(nn.Module):
@@ -37,23 +53,13 @@ class LSTMLayer(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def empty_state(self, batch_size: int) -> State:
-        zero_BD = self.of_states.weight.new_zeros(batch_size, self.of_states.in_features)
+        zero_BD = new_zeros(self, batch_size, self.of_states.in_features)
         return {"h_BD": zero_BD, "c_BD": zero_BD}
 
     def forward(self, x_BLD: Tensor, state: State, doc_pos_BL: Tensor) -> tuple[Tensor, State]:
-        outputs = []
-        # torch's LSTM reads a whole sequence: it is cut where a document begins in any row.
-        starts = (doc_pos_BL == 0).any(dim=0).nonzero()[:, 0].tolist()
-        for start, stop in pairwise(sorted({0, x_BLD.size(1), *starts})):
-            is_old_B1 = doc_pos_BL[:, start, None] > 0
-            h_BD = torch.where(is_old_B1, state["h_BD"], 0)
-            c_BD = torch.where(is_old_B1, state["c_BD"], 0)
-            h_BLD, state = self.read_document(x_BLD[:, start:stop], h_BD, c_BD)
-            outputs.append(h_BLD)
-        return self.drop(torch.cat(outputs, dim=1)), state
-
-    def read_document(self, x_BLD: Tensor, h_BD: Tensor, c_BD: Tensor) -> tuple[Tensor, State]:
-        """Return the outputs and the state after tokens among which no document begins."""
+        """Return the outputs and the next state; documents begin only at the first token."""
+        is_old_B1 = doc_pos_BL[:, :1] > 0
+        h_1BD, c_1BD = (state[name].where(is_old_B1, 0)[None] for name in ("h_BD", "c_BD"))
         maps = (self.of_inputs, self.of_states)
         weights = [*(each.weight for each in maps), *(each.bias for each in maps)]
         options = {"has_biases": True, "num_layers": 1, "dropout": 0.0}
@@ -61,6 +67,6 @@ class LSTMLayer(nn.Module):
         options |= {"train": torch.is_grad_enabled(), "bidirectional": False, "batch_first": True}
         # In the precision of the weights, also under autocast: errors of a state add up.
         with torch.autocast(x_BLD.device.type, enabled=False):
-            state = (h_BD[None], c_BD[None])
-            h_BLD, h_1BD, c_1BD = torch.lstm(x_BLD.to(h_BD.dtype), state, weights, **options)
-        return h_BLD, {"h_BD": h_1BD[0], "c_BD": c_1BD[0]}
+            x_BLD = x_BLD.to(h_1BD.dtype)
+            h_BLD, h_1BD, c_1BD = torch.lstm(x_BLD, (h_1BD, c_1BD), weights, **options)
+        return self.drop(h_BLD), {"h_BD": h_1BD[0], "c_BD": c_1BD[0]}

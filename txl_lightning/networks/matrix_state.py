@@ -27,9 +27,11 @@ def empty_state(conv_XW: Tensor, sizes: Sequence[int]) -> State:
     """
     dtype = torch.promote_types(conv_XW.dtype, torch.float32)
     n_channel, n_tap = conv_XW.shape
+    # Not by new_zeros of the weight, which may be a shard.
+    options = {"dtype": dtype, "device": conv_XW.device}
     return {
-        "state_BHPK": conv_XW.new_zeros(sizes, dtype=dtype),
-        "before_BVX": conv_XW.new_zeros(sizes[0], n_tap - 1, n_channel, dtype=dtype),
+        "state_BHPK": torch.zeros(sizes, **options),
+        "before_BVX": torch.zeros(sizes[0], n_tap - 1, n_channel, **options),
     }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import require
-from .stateful import State
+from .stateful import State, new_zeros
 from .units import UnitConfig, UnitNetwork
 
 
@@ -63,11 +63,8 @@ class RecurrentMemoryTransformer(UnitNetwork):
         self.writing_RD = nn.Parameter(0.02 * torch.randn(config.n_memory, config.d_model))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
 
-    def list_writing(self) -> list[Tensor]:
-        return [self.writing_RD]
-
     def empty_state(self, batch_size: int) -> State:
-        return {"memory_BRD": self.reading_RD.new_zeros(batch_size, *self.reading_RD.shape)}
+        return {"memory_BRD": new_zeros(self, batch_size, *self.reading_RD.shape)}
 
     def read_unit(
         self, tokens_BU: Tensor, state: State, doc_pos_BU: Tensor

@@ -102,6 +102,12 @@ class StateMemory:
         return self.change_each(torch.zeros_like)
 
 
+def new_zeros(net: nn.Module, *sizes: int) -> Tensor:
+    """Return zeros of the device and precision of a module's weights, which may be shards."""
+    weight = next(net.parameters())
+    return torch.zeros(sizes, dtype=weight.dtype, device=weight.device)
+
+
 class StateNetwork(nn.Module):
     """Embedding, the parts of a derived class, a norm, and a softmax with the embedding's weights.
 

@@ -9,7 +9,7 @@ B rows   L tokens in the segment   U in a unit   X of the unfinished unit   D wi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -48,18 +48,6 @@ def drop_tokens(begun: State) -> State:
 
 class UnitNetwork(StateNetwork):
     """A network with the methods `empty_state` and `read_unit`."""
-
-    def list_writing(self) -> list[Tensor]:
-        """Return the weights that change the next state alone; other processes wait for them."""
-        return []
-
-    def loss(
-        self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any, **named: Any
-    ) -> tuple[Tensor, StateMemory]:
-        nats_BL, memory = super().loss(tokens_BL, targets_BL, *inputs, **named)
-        # DDP waits for a gradient of each weight, also in a segment after which nothing is read.
-        zero = sum((0 * weight.sum() for weight in self.list_writing()), start=0)
-        return nats_BL + zero, memory
 
     def empty_state(self, batch_size: int) -> State:
         """Return the state before any token: zeros."""
@@ -108,4 +96,6 @@ class UnitNetwork(StateNetwork):
             "n_read_B": begun["n_read_B"] + n_new,
         }
         h_BLD = torch.cat(parts, dim=1)[:, n_begun:]
-        return h_BLD, replace(memory, state_N=(state, begun))
+        # Some weights change only what the next unit reads. DDP waits for their gradient, too: 0.
+        zero = sum(0 * each.flatten()[0] for each in after.values() if each.is_floating_point())
+        return h_BLD + zero, replace(memory, state_N=(state, begun))

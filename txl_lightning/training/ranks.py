@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from ..errors import invalid, print_notice, require
 from ..model import Network
+from ..model.config import is_transformer_xl
 
 print_once = rank_zero_only(print_notice)
 NARROW = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -176,16 +177,14 @@ def shard(net: Network, strategy: Strategy, precision: str) -> None:
     name = type(strategy).__name__
     expected = "fsdp2, whose checkpoints are one file, without tensor parallelism"
     require(isinstance(strategy, FSDP2Strategy), "trainer.strategy", name, expected)
-    kind = type(net).__name__
-    expected = f"ddp, as {kind} makes its memory from weights that would be shards"
-    require(not hasattr(net, "make_memory"), "trainer.strategy", "fsdp2", expected)
     if isinstance(net, fsdp.FSDPModule):
         # Evaluation leaves parameters gathered, but the optimizer needs the shards.
         net.reshard()
         return
     mesh = init_device_mesh(strategy.root_device.type, (strategy.world_size,))
     policy = fsdp.MixedPrecisionPolicy()
-    if precision in NARROW:
+    # Other networks have states between layers, which would be in lower precision, too.
+    if precision in NARROW and is_transformer_xl(net):
         types = {"param_dtype": NARROW[precision], "reduce_dtype": torch.float32}
         policy = fsdp.MixedPrecisionPolicy(**types)
     for layer in getattr(net, "layers", ()):
@@ -193,6 +192,9 @@ def shard(net: Network, strategy: Strategy, precision: str) -> None:
     # The softmax follows `hidden`, which all functions called instead of `forward` begin with.
     fsdp.fully_shard(net, mesh=mesh, reshard_after_forward=False)
     fsdp.register_fsdp_forward_method(net, "hidden" if hasattr(net, "hidden") else "loss")
+    is_sharded = any(isinstance(each, DTensor) for each in net.empty_memory(1).tensors().values())
+    expected = f"ddp, as {type(net).__name__} makes its memory from weights, which are shards"
+    require(not is_sharded, "trainer.strategy", "fsdp2", expected)
 
 
 def name_parameters(state: dict[str, Any], optimizer: Optimizer, model: Module) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from ..runs.folder import (
     CHECKPOINTS,
     CONFIG,
     STATE,
-    VOCAB,
     choose_run,
     list_versions,
     name_job,
@@ -118,7 +117,7 @@ def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -
     for name in ("n_token",) if CLASS in net else ("n_token", "kernel"):
         net.pop(name, None)
     data = {}
-    vocab = checkpoint.run_folder / VOCAB
+    vocab = checkpoint.run_folder / checkpoint.vocab_names[0]
     # Not for a store and for a task, which have their own.
     if vocab.is_file() and read_data(given).uses("vocab"):
         data["vocab"] = str(vocab)

@@ -110,7 +110,9 @@ def test_checkpoint_saved_during_validation_excludes_it(saved_steps, last):
 def test_every_step_of_a_checkpoint_is_logged_once_and_on_disk_before_it_is_written(
     fit, tmp_path, monkeypatch, n_segment
 ):
-    flushed, seen, sync = [], [], os.fsync
+    flushed = []
+    seen = []
+    sync = os.fsync
     monkeypatch.setattr(
         os, "fsync", lambda n: (flushed.append(os.readlink(f"/proc/self/fd/{n}")), sync(n))
     )

@@ -24,8 +24,12 @@ class Spoil(Callback):
     """Replace a number in some of the steps; record the state before each step."""
 
     def __init__(self, what: str, value: float, *steps: int):
-        self.what, self.value, self.steps = what, value, steps
-        self.weights, self.filled, self.segments = {}, [], []
+        self.what = what
+        self.value = value
+        self.steps = steps
+        self.weights = {}
+        self.filled = []
+        self.segments = []
 
     def put(self, trainer, what, tensor):
         if what == self.what and trainer.global_step in self.steps:
@@ -80,7 +84,8 @@ def test_skipped_updates_also_discard_their_memory(train):
 
 
 def test_skipped_update_is_not_in_the_logged_mean(train):
-    optim, options = {"max_skipped_updates": 1}, {"log_every_n_steps": 2, "max_steps": 4}
+    optim = {"max_skipped_updates": 1}
+    options = {"log_every_n_steps": 2, "max_steps": 4}
     message = r"step 3, segment 2 .* loss nan, gradient norm nan; skipped"
     with pytest.warns(UserWarning, match=message):
         trainer = train(Spoil("memory", NAN, 2), optim=optim, **options)
@@ -88,7 +93,8 @@ def test_skipped_update_is_not_in_the_logged_mean(train):
 
 
 def test_skipped_updates_are_counted_over_a_resume(train, tmp_path):
-    path, optim = tmp_path / "a.ckpt", {"max_skipped_updates": 1}
+    path = tmp_path / "a.ckpt"
+    optim = {"max_skipped_updates": 1}
     with pytest.warns(UserWarning, match=r"skipped \(1 of 1\)"):
         train(Spoil("loss", NAN, 2), optim=optim, max_steps=4).save_checkpoint(path)
     with pytest.raises(NonFiniteError, match=r"step 6, .*allow some with model\.optim\.max_skip"):
@@ -151,7 +157,8 @@ def test_updates_that_the_device_skips_are_those_that_the_host_would_skip(
         [guard] = find_callbacks(trainer, "NonFiniteGuard")
         return fit.record, [*fit.record.memory.tensors().values(), *moments], guard.n_skipped
 
-    (late, tensors, n_late), (whole, others, n_whole) = run(late_every), run(1)
+    (late, tensors, n_late) = run(late_every)
+    (whole, others, n_whole) = run(1)
     assert n_late == n_whole == 2
     assert late.losses == pytest.approx(whole.losses, rel=0, abs=0, nan_ok=True)
     for ours, theirs in zip(late.weights, whole.weights, strict=True):
@@ -223,7 +230,8 @@ def test_non_finite_weights_are_in_no_checkpoint(fit, tmp_path, occasion):
 
 
 def test_logged_gradient_norm_and_memory_bytes_are_right(fit, train):
-    expected, before = [], getrusage(RUSAGE_SELF).ru_maxrss
+    expected = []
+    before = getrusage(RUSAGE_SELF).ru_maxrss
     look = LambdaCallback(
         on_before_optimizer_step=lambda trainer, module, _: expected.append(
             sum(p.grad.double().square().sum() for p in module.parameters()).sqrt().item()

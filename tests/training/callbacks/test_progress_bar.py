@@ -43,7 +43,8 @@ def watch(fit, tmp_path, monkeypatch):
 
 
 def test_metrics_are_read_only_after_they_were_logged(watch, monkeypatch):
-    steps, look = [], progress_bar.format_readings
+    steps = []
+    look = progress_bar.format_readings
 
     def count(trainer, stage):
         steps.extend([trainer.global_step] if stage == "train" else [])
@@ -119,13 +120,16 @@ def test_lines_in_a_pipe_are_as_rare_as_requested_and_a_missing_validation_has_i
 def test_the_time_left_is_the_mean_of_all_steps_except_the_first(
     monkeypatch, make_model, make_trainer
 ):
-    now, progress, trainer = [0.0], TokenProgressBar(), make_trainer(max_steps=20)
+    now = [0.0]
+    progress = TokenProgressBar()
+    trainer = make_trainer(max_steps=20)
     model = make_model()
     model.trainer = trainer
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(type(trainer), "global_step", property(lambda _: len(seconds)))
     progress.disable()
-    seconds, left = [], []
+    seconds = []
+    left = []
     # The first step compiles; a validation follows the third.
     for each in (100, 2, 2, 32):
         seconds.append(each)

@@ -216,7 +216,8 @@ def test_a_page_is_named_by_its_run_and_shows_changed_settings_and_next_commands
     ("is_global_zero", "fast_dev_run", "count"), [(True, 0, 1), (False, 0, 0), (True, 2, 0)]
 )
 def test_only_rank_0_writes_and_not_in_a_trial(tmp_path, is_global_zero, fast_dev_run, count):
-    writer, written = Report(ValidationProbe(0)), []
+    writer = Report(ValidationProbe(0))
+    written = []
     writer.folder = tmp_path
     trainer = SimpleNamespace(is_global_zero=is_global_zero, fast_dev_run=fast_dev_run)
     writer.attempt(written.append, trainer)

@@ -27,7 +27,8 @@ def test_throughput_counts_new_tokens_without_validation_time(fit, monkeypatch, 
 
 
 def test_elapsed_seconds_continue_after_a_resume(fit, tmp_path):
-    path, options = tmp_path / "a.ckpt", {"log_every_n_steps": 1, "limit_val_batches": 0}
+    path = tmp_path / "a.ckpt"
+    options = {"log_every_n_steps": 1, "limit_val_batches": 0}
     fit(Throughput(), max_steps=2, **options).save_checkpoint(path)
     checkpoint = torch.load(path, weights_only=True)
     assert 0 < checkpoint["txl_lightning"]["seconds"] < 900

@@ -18,7 +18,8 @@ from txl_lightning.training.options import PlanConfig
 
 SIZES = {"n_layer": 1, "n_head": 1, "d_model": 2, "mem_len": 2}
 OPTIM = {"schedule": "cosine", "warmup_steps": 20, "min_lr_ratio": 0.01}
-PEAK, END = 3e-3, 3e-5
+PEAK = 3e-3
+END = 3e-5
 
 
 class Machine(LambdaCallback):
@@ -29,8 +30,14 @@ class Machine(LambdaCallback):
 
     def __init__(self, step, validation=0.0, slowness=lambda second: 1.0, **events) -> None:
         super().__init__()
-        self.now, self.step, self.validation, self.slowness = 0.0, step, validation, slowness
-        self.events, self.lrs, self.losses, self.validated = events, [], [], []
+        self.now = 0.0
+        self.step = step
+        self.validation = validation
+        self.slowness = slowness
+        self.events = events
+        self.lrs = []
+        self.losses = []
+        self.validated = []
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         self.lrs.append(trainer.optimizers[0].param_groups[0]["lr"])
@@ -163,12 +170,14 @@ def test_a_run_without_validations_or_with_accumulated_gradients_takes_its_minut
 
 
 def test_a_killed_run_continues_its_plan(plan, tmp_path):
-    whole, path = Machine(0.5, 1), tmp_path / "runs" / "checkpoints" / "last.ckpt"
+    whole = Machine(0.5, 1)
+    path = tmp_path / "runs" / "checkpoints" / "last.ckpt"
     options = {"minutes": 0.25, "enable_checkpointing": True}
     trainer, _ = plan(whole, LastCheckpoint(5), **options)
     expect_end(whole, trainer, 15)
     for step, slowness in ((6, 1), (12, 1), (12, 3), (12, 1 / 3)):
-        part, rest = Machine(0.5, 1), Machine(0.5 * slowness, slowness)
+        part = Machine(0.5, 1)
+        rest = Machine(0.5 * slowness, slowness)
         stop = LambdaCallback(on_train_batch_start=lambda t, *_, at=step: stop_at(t, at))
         with pytest.raises(SystemExit):
             plan(part, stop, LastCheckpoint(5), **options)
@@ -253,11 +262,15 @@ class Simulation:
     """A run of one rank or several by Plan and Times alone."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.times, self.step, self.factors = plan, Times(), 0, []
+        self.plan = plan
+        self.times = Times()
+        self.step = 0
+        self.factors = []
         self.n_validation = 0
 
     def take_step(self, seconds: float, validation_seconds: float) -> None:
-        optim, share = OptimConfig(warmup_steps=10), self.times.share
+        optim = OptimConfig(warmup_steps=10)
+        share = self.times.share
         end = self.step / share if share else self.plan.max_steps
         self.factors.append(lr_factor(self.step, optim, end, end / 10))
         self.step += 1

@@ -51,7 +51,8 @@ def test_samples_continue_the_beginning_of_the_validation_text(fit):
 
 
 def test_nats_by_position_are_means_over_the_validation(fit):
-    outputs, probe = [], ValidationProbe()
+    outputs = []
+    probe = ValidationProbe()
     look = LambdaCallback(on_validation_batch_end=lambda *args: outputs.append(args[2]))
     fit(probe, look, **ONCE)
     nats_L = torch.cat([nats_BL.double() for nats_BL in outputs]).nanmean(dim=0)
@@ -63,7 +64,9 @@ def test_nats_by_position_are_means_over_the_validation(fit):
 def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
     """Compute it by hand, from whole segments, once the memory is full."""
     stream = trainer.val_dataloaders
-    memory, on_memory, n_query = net.empty_memory(1), torch.zeros(2, 2).double(), 0
+    memory = net.empty_memory(1)
+    on_memory = torch.zeros(2, 2).double()
+    n_query = 0
     for index in range(min(len(stream), n_warm + 4)):
         row = stream.segment(index).rows(slice(1))
         with record_attention(net) as sums, torch.no_grad():
@@ -78,7 +81,8 @@ def attention_on_memory(trainer, net, n_warm: int) -> list[float]:
 def memory_gain(trainer, net, segments: range) -> tuple[float, float]:
     """Return mean nats without memory minus those with memory, and the standard error."""
     stream = trainer.val_dataloaders
-    nats, counts = [[], []], []
+    nats = [[], []]
+    counts = []
     for at, mem_len in enumerate((0, net.config.mem_len)):
         memory = net.empty_memory(stream.batch_size, EvalLengths(mem_len))
         for index in range(segments.stop):
@@ -88,7 +92,8 @@ def memory_gain(trainer, net, segments: range) -> tuple[float, float]:
             if index in segments:
                 nats[at].append(nats_BL.double().sum(dim=1))
                 counts += [(segment.targets_BL != IGNORED).sum(dim=1)] * at
-    gain_N, count_N = torch.cat(nats[0]) - torch.cat(nats[1]), torch.cat(counts)
+    gain_N = torch.cat(nats[0]) - torch.cat(nats[1])
+    count_N = torch.cat(counts)
     mean_N = gain_N / count_N
     return (gain_N.sum() / count_N.sum()).item(), (mean_N.std() / len(mean_N) ** 0.5).item()
 
@@ -176,7 +181,8 @@ def test_positions_without_scored_targets_are_left_out_and_attention_stays_withi
 
 def test_attention_is_measured_with_the_evaluation_lengths(fit):
     """Uniform attention over four states has a mean distance of 1.5."""
-    probe, config = ValidationProbe(sample_len=0), TransformerXLConfig(256, **TINY, mem_len=12)
+    probe = ValidationProbe(sample_len=0)
+    config = TransformerXLConfig(256, **TINY, mem_len=12)
     lengths = {"eval_mem_len": 4, "eval_same_length": "mem_len"}
     model = LanguageModel(config, OptimConfig(lr=1e-9), **lengths)
     with torch.no_grad():
@@ -193,7 +199,8 @@ def test_samples_are_of_the_averaged_weights(fit):
 
     class Compared(ValidationProbe):
         def add_sample(self, trainer, pl_module):
-            weights, mean = pl_module.net.state_dict(), average.average.state_dict()
+            weights = pl_module.net.state_dict()
+            mean = average.average.state_dict()
             are_average[trainer.global_step] = all(weights[k].equal(mean[k]) for k in weights)
 
     average = WeightAverage(decay=0.5)
@@ -203,9 +210,11 @@ def test_samples_are_of_the_averaged_weights(fit):
 
 
 def test_only_the_first_of_several_texts_is_measured(fit, monkeypatch):
-    one, two = ValidationProbe(0), ValidationProbe(0)
+    one = ValidationProbe(0)
+    two = ValidationProbe(0)
     first = fit(one, limit_val_batches=4, **ONCE)
-    val, test = CorpusDataModule.val_dataloader, CorpusDataModule.test_dataloader
+    val = CorpusDataModule.val_dataloader
+    test = CorpusDataModule.test_dataloader
     monkeypatch.setattr(CorpusDataModule, "val_dataloader", lambda self: [val(self), test(self)])
     second = fit(two, limit_val_batches=4, **ONCE)
     assert two.nats_by_position == one.nats_by_position
@@ -216,7 +225,8 @@ def test_only_the_first_of_several_texts_is_measured(fit, monkeypatch):
 
 @pytest.mark.parametrize("sizes", [{}, {"positions": "absolute_sinusoidal"}], ids=str)
 def test_a_model_that_cannot_remember_samples_with_ext_len(fit, sizes, monkeypatch):
-    generate, ext_lens = validation_probe.generate, []
+    generate = validation_probe.generate
+    ext_lens = []
 
     def note(*args, **options):
         ext_lens.append(options["ext_len"])

@@ -85,7 +85,8 @@ def test_exponential_mean_starts_at_the_weights_and_does_not_change_training(tra
 
 def test_validation_during_and_after_fit_measures_the_average(train, last, make_data, make_trainer):
     record = train(WeightAverage(0.5))
-    fitted, loaded = (record.trainer, record.model), LanguageModel.load_from_checkpoint(last())
+    fitted = (record.trainer, record.model)
+    loaded = LanguageModel.load_from_checkpoint(last())
     before = copy_weights_of(record.model.net)
     for trainer, model in (fitted, fitted, (make_trainer(), loaded)):
         [results] = trainer.validate(model, datamodule=make_data(), verbose=False)

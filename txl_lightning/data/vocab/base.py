@@ -32,7 +32,21 @@ EncodedPiece = tuple[np.ndarray, Sequence[int]]  # ids, and the places where doc
 
 
 class Vocabulary(ABC):
-    """Text into ids and back."""
+    """Text into ids and back; `load` returns that of a run, and load_vocabulary a saved one.
+
+    >>> model, vocab = load("version_0")
+    >>> ids_T = vocab.encode_text("to be")
+    >>> ids_T.dtype, len(ids_T), vocab.decode(ids_T), vocab.n_token
+    (dtype('uint8'), 5, 'to be', 256)
+    >>> "|".join(vocab.decode_stream(ids_T))
+    't|o| |b|e|'
+
+    `encode_text` returns ids from 0 to n_token - 1 in the smallest integer type; text that it does
+    not know is a DataError, or the id `unknown`. `decode` returns a text, and `decode_stream` the
+    piece that each id completes, and a last one. `to_json` returns what load_vocabulary reads.
+    `unit` names what an id stands for, such as "byte" or "word"; `n_start` counts the symbols
+    before a document.
+    """
 
     saved_as: str | None = None  # kind in JSON; None for a class of another package
     unit: str  # of results, such as the "byte" of bits per byte

@@ -35,7 +35,15 @@ def find_own_class(name: str) -> type | None:
 
 
 def load_vocabulary(text: str) -> Vocabulary:
-    """Build a vocabulary from the text of `to_json`; DataError if the text is invalid."""
+    """Build a vocabulary from the text of `to_json`, such as that of a run's vocab.json.
+
+    >>> load_vocabulary('{"kind": "characters", "alphabet": "abc"}').encode_text("cab")
+    array([2, 0, 1], dtype=uint8)
+
+    Raises:
+        DataError: the text is no vocabulary that this package has saved.
+        ClassError: it names a class of another package, which may not be imported.
+    """
     try:
         match json.loads(text):
             case {"kind": "bytes"}:
