@@ -213,6 +213,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
             "at f7818306, with changes",
             "AVX-512",
             "for 8 sessions this is slower",
+            "unless their is + 1 or less",
         ],
         "txl_lightning/data/README.md": [
             log("100 %, 100 %, 27 %, 24 %", "accuracy is 100 % with , and 24 % with "),

@@ -300,7 +300,7 @@ def test_a_state_of_something_else_is_refused(net, tmp_path, change, message):
     [
         ({"mem_len": 0}, "expected a network that has a memory, but mem_len is 0"),
         ({"mem_len": 6, "positions": "absolute_sinusoidal"}, "but positions are absolute"),
-        ({"mem_len": 6, "memory_source": "same_layer"}, "invalid same_layer; expected layer_below"),
+        ({"mem_len": 6, "memory_source": "same_layer"}, "but memory_source is same_layer"),
     ],
 )
 def test_a_network_whose_nats_depend_on_parts_is_refused(make_net, sizes, message):

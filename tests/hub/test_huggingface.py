@@ -16,6 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import txl_lightning
 from docs import make_families
 from docs.make_families import Candidate, build_candidate, check_family
+from txl_lightning import Sessions
+from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import CheckpointError
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.contract_check import randomize_copy
@@ -33,6 +35,7 @@ NETS = {
     | {"head_dim": 16, "n_groups": 1, "chunk_size": 5},
 }  # fmt: skip
 """A family with keys and values, and one with states."""
+WINDOW = SIZES | {"num_key_value_heads": 4, "sliding_window": 25}
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}  # norms and recurrences of transformers are in float32
 TEXT = "".join(f"{n} times {n} is {n * n}, and half of that is {n * n / 2}.\n" for n in range(999))
 FIT = ["fit", "--data.path", "my.txt", "--data.vocab", "bytes", "--data.tgt_len", "16"]
@@ -178,6 +181,27 @@ def test_a_gradient_goes_through_the_memory_as_in_one_segment(net):
         strict=True,
     ):
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [("mistral", WINDOW), ("mamba2", NETS["mamba2"])],
+)
+def test_nats_of_sessions_do_not_depend_on_parts(family, settings):
+    net = HuggingFaceConfig(model_type=family, settings=settings, mem_len=24).build()
+    sessions = Sessions(randomize_copy(net), Bytes())
+    whole, one, other = [sessions.open() for _ in range(3)]
+    expected = [token.nats for token in whole.feed(TEXT[:150])[1:]]
+    first = sessions.feed_each([one, other], [TEXT[:40], TEXT[:7]])[0]
+    last = sessions.feed_each([other, one], [TEXT[7:30], TEXT[40:150]])[1]
+    actual = [token.nats for token in (first + last)[1:]]
+    torch.testing.assert_close(actual, expected, **CLOSE)
+
+
+def test_sessions_refuse_a_model_whose_attention_has_no_window():
+    net = HuggingFaceConfig(model_type="llama", settings=SIZES, mem_len=24).build()
+    with pytest.raises(ValueError, match="but sliding_window is not 25 "):
+        Sessions(net, Bytes())
 
 
 @pytest.mark.bfloat16

@@ -69,8 +69,8 @@ class Sessions:
         step_len: tokens after each of which a session with a rate takes a step of its weights.
 
     Raises:
-        ValueError: a network without a memory, with absolute positions or with memory_source
-            same_layer.
+        ValueError: a network without a memory, with absolute positions, or whose nats depend on
+            the segments in which a text is read.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class Sessions:
         require_positive(step_len=step_len)
         reason = find_missing_memory(net, mem_len)
         require(reason is None, "mem_len", mem_len, f"a network that has a memory, but {reason}")
-        source = getattr(net.config, "memory_source", "layer_below")
-        expected = "layer_below, as nats with another one depend on segments"
-        require(source == "layer_below", "memory_source", source, expected)
+        self.lengths = find_lengths(net, mem_len)
+        reason = find_dependence(net, self.lengths.resolve(net.config).mem_len)
+        expected = f"a network whose nats do not depend on segments, but {reason}"
+        require(reason is None, "model", type(net).__name__, expected)
         self.net = net if device is None else copy_to(net, device)
         self.vocab = vocab
         self.step_len = step_len
-        self.lengths = find_lengths(net, mem_len)
         self.reader = Reader(self.net)
 
     def open(self, adaptation: Adaptation = Adaptation()) -> Session:  # noqa: B008 (frozen)
@@ -283,6 +283,16 @@ def find_lengths(net: Network, mem_len: int | None) -> EvalLengths:
     config = net.config
     has_choice = getattr(config, "same_length", "") is None
     return EvalLengths(mem_len, same_length="mem_len" if has_choice else None)
+
+
+def find_dependence(net: Network, mem_len: int) -> str | None:
+    """Return why nats depend on the parts in which a text is read, or None if they do not."""
+    if getattr(net.config, "memory_source", None) == "same_layer":
+        return "memory_source is same_layer"
+    depends = getattr(net, "depends_on_segments", None)
+    if depends is not None and depends(mem_len):
+        return f"sliding_window is not {mem_len + 1} (mem_len + 1) or less"
+    return None
 
 
 def copy_to(net: nn.Module, device: str | torch.device) -> nn.Module:

@@ -64,6 +64,11 @@ class HuggingFaceNetwork(nn.Module):
         none_B = torch.zeros(batch_size, dtype=torch.long, device=self.model.device)
         return CacheMemory({}, none_B, none_B, use.mem_len)
 
+    def depends_on_segments(self, mem_len: int) -> bool:
+        """Return True if later tokens of a segment attend to more tokens than its first one."""
+        windows = self.layout.list_windows().values()
+        return any(window is None or window > mem_len + 1 for window in windows)
+
     def loss(
         self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any, **named: Any
     ) -> tuple[Tensor, CacheMemory]:
