@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -195,7 +195,7 @@ def describe_choice(choice: Choice, val: EvalText, text: EvalText) -> dict[str, 
         # Another file may have the same text.
         is_reported = np.array_equal(*(each.ids for each in texts))
     where = {"text": val.name, "split": val.split, "fingerprint": val.fingerprint}
-    values = {"values": asdict(choice.adaptation.fill()), "edges": choice.edges}
+    values = {"values": choice.adaptation.fill().given, "edges": choice.edges}
     return where | {"is_reported": is_reported, "tokens": choice.tokens} | values
 
 
