@@ -29,8 +29,10 @@ BENCH = "speed/results/2026-11-24-bench.json"
 INTEL = "speed/results/2026-11-22-bench.json"
 GPU = [f"gpu/results/NVIDIA_H200-{call}.json" for call in (3, 4, 6)]
 FOLDERS = sorted((REPOSITORY / "txl_lightning").glob("*/README.md"))
-# The walk and the page of names have tests of their own; design.md has reasons, no results.
-OTHERS = {"walkthrough.md", "api.md", "design.md", "engineering-log.md"}
+# The walk, the names and published results have tests of their own; design.md has reasons, and
+# versions.md the numbers of versions.
+OTHERS = {"walkthrough.md", "api.md", "published.md", "design.md", "versions.md"}
+OTHERS |= {"engineering-log.md"}
 DOCS = [path for path in sorted((REPOSITORY / "docs").glob("*.md")) if path.name not in OTHERS]
 PAGES = [
     path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *FOLDERS, *DOCS)
@@ -249,6 +251,8 @@ DEFINED = [
     # Counts of what is there, and limits in the code.
     r"0\.1 to 7 million parameters", r"above 0 favour", r"side of 0",
     r"With 1\.4 times the updates",
+    r"of 22 rows on four devices, two have 6 and two have 5", r"on 1, 2, 4, 8 and 16 devices",
+    r"but on 8 at most, and on 2", r"120 seconds before the time limit", r"SLURM \d+\.\d+\.\d",
     r"\(?exit( code)? \d\)?", r"\| \d{1,3} (?=\|)", r"(within|to) 1e-5", r"a 95 % interval",
     r"\d+ (published runs|faults)", r"(blocks of 1|parts of 64) MiB", r"the largest id \+ 1",
     r"64 MiB and more than 200 times", r"(of|From) 50 kB (or more|of text)", r"mem_len \d+",

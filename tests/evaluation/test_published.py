@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,9 @@ from txl_lightning.evaluation.protocols import PROTOCOLS, get_protocol
 from txl_lightning.evaluation.published import RESULTS, Result, compare_published
 from txl_lightning.model.adaptation import Adaptation
 
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs/published.md"
+RESULTS_OF_GPU = sorted((REPOSITORY / "experiments/gpu/results").glob("NVIDIA_H200-*.json"))
 UNITS = {"bits_per_byte": "{} bits per character", "perplexity": "perplexity {}"}
 
 
@@ -89,3 +93,33 @@ def test_evaluate_ends_with_whether_the_published_result_is_reached(
     line = f"published: {number} bits per byte (Table 0): {words}"
     assert output.err.splitlines()[-1] == line
     assert json.loads(output.out)["published"]["reached"] == (words == "reached")
+
+
+COMPILED = ("compile", "compile layers")
+MEASURED = {
+    # Part of the results, its rows, and updates and tokens of an update of the config.
+    "paper/enwik8_base, text8_base": ("trainer", COMPILED, 400_000 * 22 * 512),
+    "paper/wt103_base": ("trainer", COMPILED, 200_000 * 60 * 150),
+    "paper/enwik8_large, text8_large": ("speed", ("sdpa", None), 400_000 * 64 * 768),
+    "nvidia/wt103_base": ("speed", ("sdpa", None), 40_000 * 256 * 192),
+}
+
+
+def list_speeds(config, part, kinds):
+    """Return the tokens per second that were measured on a GPU."""
+    results = [json.loads(path.read_text())["parts"] for path in RESULTS_OF_GPU]
+    found = [each for parts in results for each in parts.get(part, {}).get("found", ())]
+    kind = "way" if part == "trainer" else "kernel"
+    rows = [row for row in found if row["config"] == config and row.get(kind) in kinds]
+    return [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_hours_of_the_page_follow_from_measured_speeds(name):
+    part, kinds, n_token = MEASURED[name]
+    speeds = list_speeds(name.partition(",")[0], part, kinds)
+    least, most = (n_token / f(speeds) / 3600 for f in (max, min))
+    digits = 0 if least > 10 else 1
+    row = f"| {name} | {n_token / 1e9:.1f} billion | "
+    [row] = [line for line in PAGE.read_text().splitlines() if line.startswith(row)]
+    assert f"| {least:.{digits}f} to {most:.{digits}f}" in row
