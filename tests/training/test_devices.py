@@ -46,6 +46,7 @@ ACCUMULATE = [
     "--trainer.accumulate_grad_batches=3", "--data.document_unit=lines", "--data.segments=varlen",
     "--model.optim.name=sgd", "--trainer.gradient_clip_val=null",
 ]  # fmt: skip
+JOIN = ["--model.gradient_segments=2", "--trainer.accumulate_grad_batches=2"]
 AVERAGE = ["--trainer.callbacks=txl_lightning.training.callbacks.weight_averaging.WeightAverage"]
 TWO_NODES = ["--trainer.num_nodes=2", "--trainer.devices=1"]
 DDP = [*TWO_NODES, "--trainer.strategy=ddp"]
@@ -196,6 +197,7 @@ def runs(letters, memory_NBMD, run_on_two_nodes) -> Path:
     run_trainer(command_line(letters, "averaged", *FOUR, *AVERAGE))
     run_trainer(command_line(letters, "one_lamb", *FOUR, *LAMB, *CLUSTERS))
     run_trainer(command_line(letters, "one_narrow", *FOUR, *NARROW))
+    run_trainer(command_line(letters, "one_joined", *FOUR, *JOIN))
     accumulate = [*ACCUMULATE, f"--data.path={write_half_lines(letters)}"]
     run_trainer(command_line(letters, "one_accumulated", *FOUR, *accumulate))
     two = {
@@ -211,6 +213,7 @@ def runs(letters, memory_NBMD, run_on_two_nodes) -> Path:
         "cut": CUT,
         "ddp_accumulated": [*DDP, *FOUR, *accumulate],
         "fsdp_accumulated": [*FSDP, *FOUR, *accumulate, "--model.recompute=true"],
+        "fsdp_joined": [*FSDP, *FOUR, *JOIN, "--data.micro_batches=2"],
         "pairs": [PAIRS],
     }
     run_on_two_nodes({name: command_line(letters, name, *two[name]) for name in two})
@@ -334,9 +337,17 @@ def test_two_nodes_take_the_steps_of_one_process(runs, runs_of_two, run_of_one):
     assert len(both) == (8 + 8 + 4 if run_of_one == "one" else 10)
 
 
-@pytest.mark.parametrize("run", ["ddp_accumulated", "fsdp_accumulated"])
-def test_two_nodes_that_accumulate_unequal_segments_train_like_one_process(runs, run):
-    assert losses(runs, run) == pytest.approx(losses(runs, "one_accumulated"), rel=1e-5)
+@pytest.mark.parametrize(
+    ("run_of_two", "run_of_one"),
+    [
+        ("ddp_accumulated", "one_accumulated"),
+        ("fsdp_accumulated", "one_accumulated"),
+        # Each backward pass goes through several segments.
+        ("fsdp_joined", "one_joined"),
+    ],
+)
+def test_two_nodes_that_accumulate_segments_train_like_one_process(runs, run_of_two, run_of_one):
+    assert losses(runs, run_of_two) == pytest.approx(losses(runs, run_of_one), rel=1e-5)
 
 
 def test_two_nodes_take_the_mean_over_the_targets_of_both_from_any_loader(runs):

@@ -23,7 +23,7 @@ from ..model.reading import readings, score_answers, score_segment
 from .callbacks.always import NonFiniteGuard, TrainingStateCheckpoint, refuse_callbacks
 from .loops import PassLimit, count_steps, limit_passes
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
-from .ranks import CpuProcessGroup, shard
+from .ranks import CpuProcessGroup, free_gathered_weights, shard
 from .run_state import RunState, prepare
 from .segments import (
     MeanNats,
@@ -158,6 +158,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         weight = self.step_mean.weigh(self.n_target)
         super().backward(loss if weight == 1 else loss * weight, *args, **kwargs)
+        free_gathered_weights(self.net)
         # Now, because after a validation the parameters of fsdp2 are others, without gradients.
         self.step_mean.parameters = [*self.parameters()]
         if self.ends_step:

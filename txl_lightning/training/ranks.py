@@ -168,6 +168,12 @@ class FSDP2Strategy(ModelParallelStrategy):
 StrategyRegistry.register("fsdp2", FSDP2Strategy)
 
 
+def free_gathered_weights(net: Network) -> None:
+    """Leave only the shards of weights, which the optimizer needs."""
+    if isinstance(net, fsdp.FSDPModule):
+        net.reshard()
+
+
 def shard(net: Network, strategy: Strategy, precision: str) -> None:
     """Shard every parameter over all devices.
 
@@ -178,8 +184,8 @@ def shard(net: Network, strategy: Strategy, precision: str) -> None:
     expected = "fsdp2, whose checkpoints are one file, without tensor parallelism"
     require(isinstance(strategy, FSDP2Strategy), "trainer.strategy", name, expected)
     if isinstance(net, fsdp.FSDPModule):
-        # Evaluation leaves parameters gathered, but the optimizer needs the shards.
-        net.reshard()
+        # Evaluation leaves them gathered.
+        free_gathered_weights(net)
         return
     mesh = init_device_mesh(strategy.root_device.type, (strategy.world_size,))
     policy = fsdp.MixedPrecisionPolicy()
@@ -191,6 +197,8 @@ def shard(net: Network, strategy: Strategy, precision: str) -> None:
         fsdp.fully_shard(layer, mesh=mesh, mp_policy=policy)
     # The softmax follows `hidden`, which all functions called instead of `forward` begin with.
     fsdp.fully_shard(net, mesh=mesh, reshard_after_forward=False)
+    # The backward passes of all segments of a step need the weights of the softmax.
+    net.set_reshard_after_backward(False, recurse=False)
     fsdp.register_fsdp_forward_method(net, "hidden" if hasattr(net, "hidden") else "loss")
     is_sharded = any(isinstance(each, DTensor) for each in net.empty_memory(1).tensors().values())
     expected = f"ddp, as {type(net).__name__} makes its memory from weights, which are shards"
