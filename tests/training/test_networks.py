@@ -1,10 +1,6 @@
 """The package's other networks train, resume, evaluate, adapt and generate."""
 
-import csv
-import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -52,12 +48,15 @@ def test_each_network_of_the_table_is_tested():
     assert SETTINGS.keys() == NETWORKS.keys() - {"HuggingFace"}
 
 
-@pytest.mark.parametrize("n_segment", [1, 2])
-def test_resumed_training_is_bit_for_bit_the_rest(make, fit, tmp_path, n_segment):
+@pytest.mark.parametrize(
+    ("n_segment", "n_part", "options"),
+    [(1, 1, {}), (2, 1, {}), (4, 3, {"accumulate_grad_batches": 2, "precision": "bf16-mixed"})],
+)
+def test_resumed_training_is_bit_for_bit_the_rest(make, fit, tmp_path, n_segment, n_part, options):
     path = tmp_path / "half.ckpt"
-    data = {"tgt_len": 8}
-    whole = fit(data=data, model=make(n_segment), save=(path, 3))
-    assert fit(data=data, model=make(n_segment), ckpt_path=path).continues(whole)
+    options = {"data": {"tgt_len": 8, "micro_batches": n_part}} | options
+    whole = fit(model=make(n_segment), save=(path, 3), **options)
+    assert fit(model=make(n_segment), ckpt_path=path, **options).continues(whole)
 
 
 def test_micro_batches_train_as_the_whole_batch_does(make, fit):
@@ -192,31 +191,6 @@ def test_a_network_has_its_name_in_each_form_of_a_setting(txl, tmp_path, form):
     assert code == 0
     name = yaml.safe_load(output.out)["model"]["net"]["class_path"]
     assert find_network_class(name) == NETWORKS["Mamba2"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SETTINGS)
-def test_two_processes_train_as_one_does_over_a_pass(tmp_path, write_letters, name):
-    """Also in the last segment of a pass, in which no unit ends, and with shards of the weights."""
-    text = write_letters(tmp_path)
-    settings = {"class_path": name} | SIZES | SETTINGS[name]
-    words = ["fit", f"--model.net={json.dumps(settings)}", f"--data.path={text}"]
-    words += ["--data.tgt_len=4", "--data.batch_size=20", "--plan.minutes=null"]
-    words += ["--trainer.max_epochs=2", "--trainer.accelerator=cpu", "--data.vocab=bytes"]
-    runs = {"one": [], "ddp": ["--trainer.devices=2"]}
-    runs["fsdp2"] = [*runs["ddp"], "--trainer.strategy=fsdp2"]
-    nats = {}
-    for run, more in runs.items():
-        root = tmp_path / run
-        command = [sys.executable, "-m", "txl_lightning", *words, *more]
-        command += [f"--trainer.default_root_dir={root}"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        with open(root / "version_0" / "metrics.csv") as file:
-            rows = csv.DictReader(file)
-            nats[run] = [float(row["val/nats"]) for row in rows if row["val/nats"]]
-    assert nats["ddp"] == pytest.approx(nats["one"], rel=1e-4)
-    assert nats["fsdp2"] == pytest.approx(nats["one"], rel=1e-4)
 
 
 def test_prompts_of_several_lengths_are_refused_by_a_network_with_units(make):
