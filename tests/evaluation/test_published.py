@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.evaluation.test_protocols import CONFIG_OF, CONFIGS
+from txl_lightning.commands.evaluate import find_corpus
+from txl_lightning.data import corpora
 from txl_lightning.evaluation import published
 from txl_lightning.evaluation.protocols import PROTOCOLS, get_protocol
 from txl_lightning.evaluation.published import RESULTS, Result, compare_published
@@ -19,8 +22,9 @@ UNITS = {"bits_per_byte": "{} bits per character", "perplexity": "perplexity {}"
 
 
 def make_record(protocol, **values):
-    record = {"text": RESULTS[protocol].corpus, "split": "test", "changed": []}
-    return record | {"bits_per_word": 9.0} | values
+    result = RESULTS[protocol]
+    record = {"corpus": result.corpus, "vocab_tokens": result.vocab_tokens, "unknown_share": 0.0}
+    return record | {"split": "test", "changed": [], "bits_per_word": 9.0} | values
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,7 @@ def test_a_result_is_reached_if_it_is_not_larger_in_the_published_digits(protoco
         ({"changed": ["mem_len", "max_tokens"]}, {}, "mem_len, max_tokens differ"),
         ({}, {"rate": 0.1}, "without adaptation"),
         ({"bits_per_word": None}, {}, "a perplexity of words"),
+        ({"vocab_tokens": 10_001}, {}, "with a vocabulary of 267,735 words, not of 10,001"),
     ],
 )
 def test_a_result_of_another_measurement_is_not_compared(values, adaptation, reason):
@@ -64,10 +69,43 @@ def test_a_result_of_another_measurement_is_not_compared(values, adaptation, rea
     assert "not compared, because " in published.format_published(result)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "n_token"),
+    [("paper-wt103-large", 267_735), ("paper-lm1b-large", 793_471), ("paper-ptb", 10_000)],
+)
+def test_a_perplexity_is_compared_with_the_published_vocabulary_alone(protocol, n_token):
+    record = make_record(protocol, perplexity=9.0)
+    protocol = get_protocol(protocol)
+    for size in (n_token - 1, n_token, n_token + 1):
+        result = compare_published(record | {"vocab_tokens": size}, protocol)
+        assert result["reached"] == (True if size == n_token else None)
+
+
+def test_bits_of_a_text_that_is_unknown_in_part_are_not_compared():
+    record = make_record("paper-enwik8-base", bits_per_byte=0.5, unknown_share=0.1)
+    result = compare_published(record, get_protocol("paper-enwik8"))
+    assert (result["reached"], result["reason"]) == (None, "it has no unknown text")
+
+
 @pytest.mark.parametrize("protocol", ["segments", "paper-text8", "paper-enwik8"])
 def test_without_a_published_result_for_the_text_there_is_no_line(protocol):
-    record = {"text": "mine.txt", "split": "test", "changed": [], "bits_per_byte": 1.0}
+    record = {"text": "enwik8", "corpus": None, "split": "test", "changed": []}
     assert compare_published(record, get_protocol(protocol)) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "corpus"),
+    [
+        ({"corpus": "enwik8"}, "enwik8"),
+        ({"corpus": "enwik8", "path": None, "ids": None}, "enwik8"),
+        ({"corpus": "enwik8", "path": "enwik8"}, None),
+        ({"corpus": "enwik8", "ids": ["a.npy"]}, None),
+        ({"corpus": "enwik8", "store": "enwik8"}, None),
+        ({}, "python_source"),
+    ],
+)
+def test_a_run_is_of_a_corpus_if_it_names_no_text_otherwise(settings, corpus):
+    assert find_corpus(settings) == corpus
 
 
 def test_the_published_results_are_those_of_the_list_of_configs():
@@ -83,16 +121,37 @@ def test_the_published_results_are_those_of_the_list_of_configs():
             assert number == "none"
 
 
+@pytest.fixture
+def evaluate_letters(accepted, run_folder, monkeypatch, text_file):
+    """Evaluate a run on the files of a corpus whose published result is a number."""
+    monkeypatch.setattr(corpora, "verify_file", lambda *_: None)
+    folder = text_file.parent / "here" / "wikitext2"
+    folder.mkdir(parents=True)
+    for name in ("train", "valid", "test"):
+        shutil.copy(text_file, folder / f"wiki.{name}.tokens")
+
+    def run(number: str, *options: str):
+        monkeypatch.setitem(RESULTS, "paper-enwik8-base", Result("wikitext2", number, "Table 0"))
+        return accepted("evaluate", run_folder, "--protocol=paper-enwik8", *options)
+
+    return run
+
+
 @pytest.mark.parametrize(("number", "words"), [("99.0", "reached"), ("0.01", "not reached")])
 def test_evaluate_ends_with_whether_the_published_result_is_reached(
-    accepted, run_folder, monkeypatch, number, words
+    evaluate_letters, number, words
 ):
-    result = Result(str(run_folder.parent / "letters.txt"), number, "Table 0")
-    monkeypatch.setitem(RESULTS, "paper-enwik8-base", result)
-    output = accepted("evaluate", run_folder, "--protocol=paper-enwik8")
+    output = evaluate_letters(number, "--corpus=wikitext2", "--data_dir=here")
     line = f"published: {number} bits per byte (Table 0): {words}"
     assert output.err.splitlines()[-1] == line
     assert json.loads(output.out)["published"]["reached"] == (words == "reached")
+
+
+@pytest.mark.parametrize("options", [["--path=wikitext2"], []])
+def test_a_text_is_no_corpus_by_the_name_of_its_file(evaluate_letters, text_file, options):
+    shutil.copy(text_file, text_file.with_name("wikitext2"))
+    record = json.loads(evaluate_letters("99.0", *options).out)
+    assert (record["corpus"], record["published"]) == (None, None)
 
 
 COMPILED = ("compile", "compile layers")

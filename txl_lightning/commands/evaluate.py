@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
-from ..data.sources import DataConfig, find_kind
+from ..data.sources import SOURCES, DataConfig, find_kind
 from ..data.store import EvalText
 from ..data.tokens import TextTokens
 from ..data.vocab import Vocabulary
@@ -127,7 +128,8 @@ def open_text(
     """Return a split of the checkpoint's text, or else of a path or corpus."""
     if path is None and corpus is None:
         require(document_unit is None, "document_unit", document_unit, "path or corpus given")
-        return EvalText.from_store(*checkpoint.open_text(data_dir), split)
+        text = EvalText.from_store(*checkpoint.open_text(data_dir), split)
+        return replace(text, corpus=find_corpus(checkpoint.data_settings))
     config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
     for key, reason in config.list_unused().items():
         raise invalid(key, getattr(config, key), f"null, because {reason}")
@@ -136,7 +138,13 @@ def open_text(
         text = config.source.encode(split, vocab, Path(folder))
     except DataError as error:
         raise DataError(str(error).replace(f"{folder}/{STDIN}", "the standard input")) from error
-    return replace(text, name=path or text.name)
+    return replace(text, name=path or text.name, corpus=corpus)
+
+
+def find_corpus(settings: Mapping[str, Any]) -> str | None:
+    """Return the corpus that settings of data choose; None if they name a text otherwise."""
+    is_other = any(settings.get(name) is not None for name in SOURCES)
+    return None if is_other else settings.get("corpus", DataConfig.corpus)
 
 
 def make_limit(auto: AutoOptions, adaptation: Adaptation) -> Limit | None:

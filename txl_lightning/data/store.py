@@ -313,6 +313,7 @@ class EvalText:
     vocab: Vocabulary
     bytes_per_token: float | None  # mean over the whole text; None if tokens have no bytes
     id_options: Mapping[str, Any] | None = None  # how ids of another program were read
+    corpus: str | None = None  # of a text that was chosen by its corpus, whatever files are called
 
     @staticmethod
     def from_store(name: str, store: Store | TaskStore, split: str) -> EvalText:

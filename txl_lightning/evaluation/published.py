@@ -16,21 +16,24 @@ class Result(NamedTuple):
     number: str
     """As printed: its digits say how exact it is."""
     source: str
+    vocab_tokens: int | None = None
+    """Words of the vocabulary, with the end of lines; None for a result in bits."""
 
 
 PAPER = "Dai et al. 2019, Table"
 NVIDIA = "NVIDIA's README, 8 A100"
+WT103 = 267_735
 RESULTS = {
     "paper-enwik8-base": Result("enwik8", "1.06", f"{PAPER} 2"),
     "paper-enwik8-large": Result("enwik8", "0.99", f"{PAPER} 2"),
     "paper-text8-large": Result("text8", "1.08", f"{PAPER} 3"),
-    "paper-wt103-base": Result("wikitext103", "24.0", f"{PAPER} 1"),
-    "paper-wt103-large": Result("wikitext103", "18.3", f"{PAPER} 1"),
-    "paper-lm1b-large": Result("lm1b", "21.8", f"{PAPER} 4"),
-    "paper-ptb": Result("ptb", "54.52", f"{PAPER} 5"),
-    "nvidia-wt103-base": Result("wikitext103", "23.24", NVIDIA),
-    "nvidia-wt103-large": Result("wikitext103", "18.18", NVIDIA),
-    "fairseq-wt103": Result("wikitext103", "23.70", "fairseq's README"),
+    "paper-wt103-base": Result("wikitext103", "24.0", f"{PAPER} 1", WT103),
+    "paper-wt103-large": Result("wikitext103", "18.3", f"{PAPER} 1", WT103),
+    "paper-lm1b-large": Result("lm1b", "21.8", f"{PAPER} 4", 793_471),
+    "paper-ptb": Result("ptb", "54.52", f"{PAPER} 5", 10_000),
+    "nvidia-wt103-base": Result("wikitext103", "23.24", NVIDIA, WT103),
+    "nvidia-wt103-large": Result("wikitext103", "18.18", NVIDIA, WT103),
+    "fairseq-wt103": Result("wikitext103", "23.70", "fairseq's README", WT103),
 }
 """By protocol. None is published for text8's base; lm1b's base in the paper is another network."""
 
@@ -40,13 +43,13 @@ def compare_published(record: Mapping[str, Any], protocol: Protocol) -> dict[str
 
     `reached` is True if the record's value, rounded to the published digits, is at most the
     published number; None if the two cannot be compared, for the `reason`. Without a published
-    result for the protocol and the record's text, there is nothing to return.
+    result for the protocol and the record's corpus, there is nothing to return.
     """
     result = RESULTS.get(protocol.name)
-    if result is None or record["text"] != result.corpus:
+    if result is None or record["corpus"] != result.corpus:
         return None
     metric = METRICS[protocol.unit]
-    reason = find_difference(record, protocol)
+    reason = find_difference(record, protocol, result)
     reached = None
     if reason is None:
         digits = len(result.number.partition(".")[2])
@@ -55,7 +58,7 @@ def compare_published(record: Mapping[str, Any], protocol: Protocol) -> dict[str
     return about | {"reached": reached, "reason": reason}
 
 
-def find_difference(record: Mapping[str, Any], protocol: Protocol) -> str | None:
+def find_difference(record: Mapping[str, Any], protocol: Protocol, result: Result) -> str | None:
     """Return why a record has no published number beside it; None if it has."""
     if record["split"] != "test":
         return f"it is of the test text, not of split {record['split']}"
@@ -65,6 +68,12 @@ def find_difference(record: Mapping[str, Any], protocol: Protocol) -> str | None
         return "it is without adaptation"
     if protocol.unit == "perplexity" and WORDS not in record:
         return "it is a perplexity of words"
+    n_token = record["vocab_tokens"]
+    # Of fewer words, more are unknown, and these are easy to predict.
+    if result.vocab_tokens not in (None, n_token):
+        return f"it is with a vocabulary of {result.vocab_tokens:,} words, not of {n_token:,}"
+    if result.vocab_tokens is None and record["unknown_share"]:
+        return "it has no unknown text"
     return None
 
 

@@ -251,4 +251,5 @@ def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict
     record["adaptation"] = adaptation.fill().given if adaptation.adapts else None
     record |= {"changed": changed, "source": protocol.source}
     record |= {"text": text.name, "split": text.split, "fingerprint": text.fingerprint}
+    record |= {"corpus": text.corpus, "vocab_tokens": text.vocab.n_token}
     return record | {"lengths": lengths}
