@@ -46,6 +46,8 @@ def test_parts_have_all_rows_in_order_and_sizes_that_differ_by_one_at_most(n_row
     assert all(before.stop == after.start for before, after in pairwise(parts))
     sizes = [part.stop - part.start for part in parts]
     assert max(sizes) - min(sizes) <= 1
+    # What rank 0 alone measures is of its rows.
+    assert sizes[0] == max(sizes)
 
 
 def write_lines(folder: Path) -> None:
