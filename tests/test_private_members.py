@@ -33,6 +33,7 @@ MEMBERS = {
     "trainer.fit_loop.epoch_loop._should_check_val_fx": LOOPS,
     "wandb_logger._wandb_init": "training/callbacks/wandb",
     "compiled._orig_mod": "model/config",
+    "module._apply": "networks/rotary",
     "module._forward_hooks": "model/config model/parts",
     "module._forward_pre_hooks": "model/config model/parts",
     "module._backward_hooks": "model/parts",

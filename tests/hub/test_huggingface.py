@@ -17,6 +17,7 @@ import txl_lightning
 from docs import make_families
 from docs.make_families import Candidate, build_candidate, check_family
 from txl_lightning import Sessions
+from txl_lightning.checkpoints.loading import load_checkpoint
 from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import CheckpointError
 from txl_lightning.model import EvalLengths
@@ -288,6 +289,26 @@ def test_logits_of_a_folder_are_those_of_transformers(folder):
     with torch.no_grad():
         expected = model(tokens).logits[..., : vocab.n_token]
         torch.testing.assert_close(net(tokens)[0], expected, **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "falcon_h1"])
+def test_logits_of_a_folder_in_low_precision_are_those_of_transformers(family, dtype, tmp_path):
+    """At distances where angles of rounded frequencies are wrong by some radians."""
+    randomize_copy(build_candidate(family)).model.to(dtype).save_pretrained(tmp_path)
+    net = load_checkpoint(tmp_path).build_network()
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto").eval()
+    assert net.model.dtype is theirs.dtype is dtype
+    named = zip(net.model.named_buffers(), theirs.named_buffers(), strict=True)
+    for (name, ours), (_, expected) in named:
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0, msg=name)
+    tokens = draw(1, 900)
+    memory = net.empty_memory(1, EvalLengths(mem_len=999))
+    _, memory = net(tokens[:, :890], memory)
+    logits, _ = net(tokens[:, 890:], memory)
+    expected = theirs(tokens).logits[:, 890:]
+    torch.testing.assert_close(logits, expected, rtol=0.05, atol=0.05)
 
 
 def test_a_folder_without_a_weight_is_refused(folder):

@@ -80,9 +80,9 @@ class CacheMemory:
             return replace(self, cached={}, filled_B=none_B, position_B=none_B)
         memory = self if self.has_gradient else self.change_each(Tensor.detach)
         n_cut = max(self.n_kept - self.mem_len, 0)
-        all_M = memory.cached
-        cut = {name: all_M[name][:, :, n_cut:] for name in all_M if name.endswith(KEYS)}
-        cached = {**all_M, **cut}
+        named = memory.cached.items()
+        cut = {name: tensor[:, :, n_cut:] for name, tensor in named if name.endswith(KEYS)}
+        cached = {**memory.cached, **cut}
         return replace(memory, cached=cached, filled_B=self.filled_B.clamp(max=self.mem_len))
 
     def forget_states(self, begins_B: Tensor) -> Self:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import (
     AutoConfig,
@@ -27,16 +27,17 @@ from ..errors import require, suggest_key
 from ..model.adaptive import as_indices, nats_of_logits
 from ..model.config import EvalLengths, NetworkConfig
 from .cache_memory import CacheMemory
+from .rotary import KeepFrequencies
+from .stateful import LONG_AGO
 from .value_cache import CacheLayout
 
-LONG_AGO = 1 << 40  # tokens before a token of a document that began before anything was read
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 CACHES = ("past_key_values", "cache_params")
 VARIABLE_ROTATIONS = ("dynamic", "longrope")
 """Rotary positions whose frequencies depend on how much was read."""
 
 
-class HuggingFaceNetwork(nn.Module):
+class HuggingFaceNetwork(KeepFrequencies):
     """A model that is read with masks and positions of ours, and whose cache is the memory.
 
     The position of a token is counted from the start of its document, or of reading. Only
