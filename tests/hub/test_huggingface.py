@@ -311,6 +311,20 @@ def test_logits_of_a_folder_in_low_precision_are_those_of_transformers(family, d
     torch.testing.assert_close(logits, expected, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("size", ["20KB", "1GB"])
+def test_the_checksum_of_a_folder_is_of_all_its_weights(size, folder, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    digests = []
+    for _ in range(2):
+        model.save_pretrained(tmp_path / "new", max_shard_size=size)
+        digests.append(load_checkpoint(tmp_path / "new").sha256)
+        with torch.no_grad():
+            next(model.parameters()).add_(1)
+    assert (tmp_path / "new" / "model.safetensors.index.json").is_file() == (size == "20KB")
+    assert digests[0] != digests[1]
+    assert len(digests[1]) == 64
+
+
 def test_a_folder_without_a_weight_is_refused(folder):
     weights = load_file(folder / "model.safetensors")
     del weights["model.norm.weight"]

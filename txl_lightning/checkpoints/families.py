@@ -1,5 +1,6 @@
 """Read a folder that save_pretrained of transformers 5 wrote, of a family that is a network."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..data.vocab import read_vocabulary_file
 from ..errors import require
+from ..files import hash_file
 from ..model.config import describe_config
 from ..networks.transformers_config import HuggingFaceConfig
 from ..runs.folder import CONVERTED
@@ -28,6 +30,17 @@ def find_weights(folder: Path) -> Path:
     if found is None:
         raise ValueError(f"{folder}: no weights; expected {WEIGHTS[0]}")
     return found
+
+
+def hash_weights(folder: Path) -> str:
+    """Return the sha256 of the file of the weights; of several, that of their sha256 in order."""
+    path = find_weights(folder)
+    if path.name == WEIGHTS[0]:
+        return hash_file(path)
+    with contents.refuse_invalid_values(path):
+        names = sorted({*contents.load_json(path)["weight_map"].values()})
+    digests = [hash_file(folder / name) for name in names]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class LoadedCheckpoint:
     path: Path
     """The file or the folder."""
     sha256: str
-    """Checksum of the file with the weights."""
+    """Checksum of the file with the weights, or of all such files."""
     saved: dict[str, Any]
     """What Lightning saves and loads; tensors of a file are still on disk (mmap)."""
     vocab_names: tuple[str, ...] = (runs.VOCAB, "vocab.txt")
@@ -262,12 +262,12 @@ def load_family(folder: Path) -> LoadedCheckpoint:
     # Here, because it needs transformers.
     from . import families
 
-    weights = families.find_weights(folder)
     net = families.read_settings(folder)
     state = {f"net.{name}": tensor for name, tensor in families.read_weights(folder).items()}
     saving.warn_unverified(folder, "files of transformers have no checksum")
     saved = {"hyper_parameters": {"net": net}, "state_dict": state}
-    return LoadedCheckpoint(folder, hash_file(weights), saved, (families.TOKENIZER,))
+    sha256 = families.hash_weights(folder)
+    return LoadedCheckpoint(folder, sha256, saved, (families.TOKENIZER,))
 
 
 def load_data_settings(checkpoint: Path, advice: str = NAME_TEXT) -> dict[str, Any]:
