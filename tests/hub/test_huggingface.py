@@ -23,6 +23,7 @@ from txl_lightning.errors import CheckpointError
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.contract_check import randomize_copy
 from txl_lightning.networks.transformers_config import FAMILIES, HuggingFaceConfig
+from txl_lightning.training.ranks import FSDP2Strategy, shard
 
 pytestmark = [
     pytest.mark.slow,
@@ -203,6 +204,39 @@ def test_sessions_refuse_a_model_whose_attention_has_no_window():
     net = HuggingFaceConfig(model_type="llama", settings=SIZES, mem_len=24).build()
     with pytest.raises(ValueError, match="but sliding_window is not 25 "):
         Sessions(net, Bytes())
+
+
+def list_saved(node, seen):
+    """Return the tensors that a graph keeps for gradients."""
+    if node is None or node in seen:
+        return []
+    seen.add(node)
+    names = [name for name in dir(node) if name.startswith("_saved_")]
+    saved = [getattr(node, name) for name in names]
+    found = [each for each in saved if isinstance(each, torch.Tensor)]
+    for source, _ in node.next_functions:
+        found += list_saved(source, seen)
+    return found
+
+
+@pytest.mark.parametrize("family", ["mamba2", "qwen3_next"])
+def test_steps_of_one_token_keep_no_copies_of_weights_for_the_gradient(family):
+    net = randomize_copy(build_candidate(family))
+    memory = net.empty_memory(1)
+    for token in draw(1, 3).split(1, dim=1):
+        logits, memory = net(token, memory)
+        weights = {each.untyped_storage().data_ptr(): each.shape for each in net.parameters()}
+        matrices = {tuple(sorted(shape)) for shape in weights.values() if len(shape) == 2}
+        saved = list_saved(logits.grad_fn, set())
+        large = [each for each in saved if tuple(sorted(each.shape)) in matrices]
+        assert large
+        assert {each.untyped_storage().data_ptr() for each in large} <= weights.keys()
+
+
+def test_shards_are_refused_in_one_line():
+    net = HuggingFaceConfig(13, "llama", SIZES).build()
+    with pytest.raises(ValueError, match=r"^trainer.strategy: invalid fsdp2; expected ddp, as Hug"):
+        shard(net, FSDP2Strategy(), "32-true")
 
 
 @pytest.mark.bfloat16

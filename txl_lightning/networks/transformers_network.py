@@ -29,7 +29,7 @@ from ..model.config import EvalLengths, NetworkConfig
 from .cache_memory import CacheMemory
 from .rotary import KeepFrequencies
 from .stateful import LONG_AGO
-from .value_cache import CacheLayout
+from .value_cache import CacheLayout, ValueCache
 
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 CACHES = ("past_key_values", "cache_params")
@@ -46,6 +46,9 @@ class HuggingFaceNetwork(KeepFrequencies):
     Raises:
         ValueError: the model takes no cache, or no positions, or has layers with another cache.
     """
+
+    can_be_sharded = False
+    """fsdp2 gathers the weights of `layers`, which models of transformers keep elsewhere."""
 
     def __init__(self, config: NetworkConfig, model: PreTrainedModel) -> None:
         super().__init__()
@@ -132,8 +135,7 @@ class HuggingFaceNetwork(KeepFrequencies):
             inputs["attention_mask"] = self.make_masks(before_BL, memory.n_kept)
             inputs["position_ids"] = position_BL
         is_step = self.layout.has_states and tokens_BL.size(1) == 1
-        # A step of one token overwrites states in place, which its gradient needs as they were.
-        with saved_tensors_hooks(copy_state, lambda each: each) if is_step else nullcontext():
+        with keep_states(cache) if is_step else nullcontext():
             logits_BLV = self.model(tokens_BL, **inputs).logits
         memory = replace(
             memory,
@@ -164,9 +166,17 @@ class HuggingFaceNetwork(KeepFrequencies):
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def copy_state(saved: Tensor) -> Tensor:
-    """Return a copy of what is saved for gradients, but a weight itself."""
-    return saved if saved.is_leaf and saved.requires_grad else saved.clone()
+def keep_states(cache: ValueCache) -> saved_tensors_hooks:
+    """Return a context in which gradients use the states of a cache as they were.
+
+    A step of one token overwrites them in place. Weights, which are much larger, are not copied.
+    """
+    states = {each.untyped_storage().data_ptr() for each in cache.list_tensors().values()}
+
+    def copy_state(saved: Tensor) -> Tensor:
+        return saved.clone() if saved.untyped_storage().data_ptr() in states else saved
+
+    return saved_tensors_hooks(copy_state, lambda saved: saved)
 
 
 def find_cache_name(parameters: Mapping[str, inspect.Parameter]) -> str:

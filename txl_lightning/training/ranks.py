@@ -183,6 +183,8 @@ def shard(net: Network, strategy: Strategy, precision: str) -> None:
     name = type(strategy).__name__
     expected = "fsdp2, whose checkpoints are one file, without tensor parallelism"
     require(isinstance(strategy, FSDP2Strategy), "trainer.strategy", name, expected)
+    expected = f"ddp, as {type(net).__name__} has no layers that can be sharded one by one"
+    require(getattr(net, "can_be_sharded", True), "trainer.strategy", "fsdp2", expected)
     if isinstance(net, fsdp.FSDPModule):
         # Evaluation leaves them gathered.
         free_gathered_weights(net)
