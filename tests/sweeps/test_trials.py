@@ -6,11 +6,12 @@ import signal
 import sys
 
 import pytest
+import torch
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from tests.helpers.waiting import wait_until
 from txl_lightning.commands.sweep import print_results
-from txl_lightning.sweeps.gpus import SharedGpus
+from txl_lightning.sweeps.gpus import SharedGpus, group_gpus, list_gpus
 from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
 from txl_lightning.sweeps.trials import Sweep, make_command, read_metric
 
@@ -197,24 +198,60 @@ def test_a_killed_sweep_continues_once_its_trial_has_ended(place, sweep):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("visible", "n_job", "seen"),
+    ("visible", "n_gpu", "n_job", "seen"),
     [
-        ("3,GPU-5", 2, {"3", "GPU-5"}),
+        ("3,GPU-5", 2, 2, {"3", "GPU-5"}),
+        ("3,GPU-5,1,0", 4, 2, {"3,GPU-5", "1,0"}),
         # Three trials share two GPUs; a trial alone may use both.
-        ("3,GPU-5", 3, {"3", "GPU-5"}),
-        ("3,GPU-5", 1, {"3,GPU-5"}),
-        ("", 2, {""}),
+        ("3,GPU-5", 2, 3, {"3", "GPU-5"}),
+        ("3,GPU-5", 2, 1, {"3,GPU-5"}),
+        ("", 0, 2, {""}),
     ],
 )
-def test_each_of_the_trials_that_run_at_once_sees_one_gpu(
-    place, sweep, monkeypatch, visible, n_job, seen
+def test_each_of_the_trials_that_run_at_once_sees_its_share_of_the_gpus(
+    place, sweep, monkeypatch, visible, n_gpu, n_job, seen
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpu)
     place.write(*SLOW)
     code, output = sweep("--jobs", str(n_job))
     assert code == 0, output.err
     environments = [json.loads((place.trial(n) / "environment").read_text()) for n in range(3)]
     assert {each["CUDA_VISIBLE_DEVICES"] for each in environments} == seen
+
+
+@pytest.mark.parametrize(
+    ("names", "n_job", "groups"),
+    [
+        ("01234567", 2, ["0,1,2,3", "4,5,6,7"]),
+        ("01234", 2, ["0,1", "2,3"]),
+        ("012", 3, ["0", "1", "2"]),
+        ("01", 3, ["0", "1"]),
+        ("", 3, []),
+    ],
+)
+def test_jobs_get_equally_many_gpus_or_share_single_ones(names, n_job, groups):
+    assert group_gpus([*names], n_job) == groups
+
+
+@pytest.mark.parametrize(
+    ("visible", "n_gpu", "names"),
+    [
+        (None, 2, ["0", "1"]),
+        ("0,-1,1", 1, ["0"]),
+        ("0,7", 1, ["0"]),
+        ("GPU-5,MIG-1", 2, ["GPU-5", "MIG-1"]),
+        ("-1", 0, []),
+        ("", 0, []),
+    ],
+)
+def test_gpus_are_those_before_the_first_invalid_name(monkeypatch, visible, n_gpu, names):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    # What CUDA reports with these names.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpu)
+    assert list_gpus() == names
 
 
 def test_a_trial_gets_a_gpu_that_the_fewest_others_use():

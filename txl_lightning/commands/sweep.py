@@ -31,7 +31,7 @@ def sweep_command(
             all of its grid.
         out: Folder to write to; left out, runs/sweeps and the name of the file.
         seed: Seed of the proposals; they also depend on the results of the trials.
-        jobs: Trials that run at once on this machine; of several GPUs, each sees one.
+        jobs: Trials that run at once on this machine; each sees its share of the GPUs.
     """
     require_positive(count=count, jobs=jobs)
     require(0 <= seed < 2**32, "seed", seed, "at least 0 and less than 2^32")

@@ -25,7 +25,7 @@ from ..process import EXIT, SAVE, PendingSignals, handle_signals
 from ..runs.folder import list_versions, lock_folder
 from ..runs.metrics_table import collect_by_key, read_metrics
 from ..tables import write_table
-from .gpus import SharedGpus, list_gpus
+from .gpus import SharedGpus, group_gpus, list_gpus
 from .search import open_study, suggest_parameters
 
 POLL = 1.0  # seconds between reads of a trial's metrics
@@ -53,7 +53,7 @@ class Sweep:
 
         `advance` is called with numbers of trials that have ended, first with the earlier ones.
         """
-        self.gpus = SharedGpus(list_gpus() if jobs > 1 else [])
+        self.gpus = SharedGpus(group_gpus(list_gpus(), jobs) if jobs > 1 else [])
         n_ended = sum(trial.state.is_finished() for trial in self.study.trials)
         advance(n_ended)
         options = {"n_jobs": jobs, "catch": ValueError}
