@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments import pages
@@ -20,6 +21,7 @@ from txl_lightning.data.json_lines import LONGEST_LINE
 from txl_lightning.data.vocab.spans import LONGEST_WAIT
 from txl_lightning.generation.sessions import STEP_LEN
 from txl_lightning.generation.state import KEPT, SEGMENT_LEN
+from txl_lightning.networks.rotary import FAR
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
@@ -174,6 +176,13 @@ def test_the_text_on_the_first_page_was_generated():
     assert text in (REPOSITORY / LOG).read_text()
 
 
+def rounded_angles() -> str:
+    """Return by how much large angles differ, which are up to the position."""
+    first, later = (round(1 / np.spacing(np.float32(each * 0.75))) for each in (FAR, 8 * FAR))
+    times = "at eight times that position, of"
+    return f"position {FAR:,}, large angles are multiples of 1/{first} radian; {times} 1/{later}."
+
+
 def list_bound_phrases() -> dict[str, list[str]]:
     """Return sentences of pages as they follow from the results."""
     idle = "| 3,504 steps, on two idle cores | 1.373 | 1.688 | |"
@@ -196,6 +205,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
             log("max_steps 2549", f"| 2,549 steps, mean of three seeds | {means} |"),
             log("`test`: 2.287 bits per byte", "needs 2.287 bits per byte"),
         ],
+        "docs/huggingface.md": [rounded_angles()],
         "docs/train.md": [
             log("the recipe is within 1 % of the best that was", "were at most 1 % behind the best")
         ],

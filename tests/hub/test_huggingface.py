@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,19 @@ def test_sessions_refuse_a_model_whose_attention_has_no_window():
         Sessions(net, Bytes())
 
 
+@pytest.mark.parametrize(("position", "n_warning"), [(1 << 17, 1), ((1 << 17) - 9000, 0)])
+def test_positions_that_float32_rounds_are_told_once(position, n_warning, capsys):
+    net = HuggingFaceConfig(13, "llama", SIZES | {"num_hidden_layers": 1}, mem_len=1).build()
+    memory = net.empty_memory(1)
+    memory = replace(memory, position_B=memory.position_B + position)
+    with torch.no_grad():
+        for part in draw(1, 16400).split(410, dim=1)[:21]:
+            _, memory = net(part, memory)
+        net.n_unchecked = 1 << 13
+        net(draw(1, 3), memory)
+    assert capsys.readouterr().err.count("more than 131,072 tokens") == n_warning
+
+
 def list_saved(node, seen):
     """Return the tensors that a graph keeps for gradients."""
     if node is None or node in seen:
@@ -343,6 +357,17 @@ def test_logits_of_a_folder_in_low_precision_are_those_of_transformers(family, d
     logits, _ = net(tokens[:, 890:], memory)
     expected = theirs(tokens).logits[:, 890:]
     torch.testing.assert_close(logits, expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+def test_tokens_that_only_pad_are_told_if_no_tokenizer_leaves_them_out(
+    has_tokenizer, folder, capsys
+):
+    if not has_tokenizer:
+        (folder / "tokenizer.json").unlink()
+    load_checkpoint(folder)
+    is_told = "no tokenizer.json: 50 tokens; those that only pad" in capsys.readouterr().err
+    assert is_told != has_tokenizer
 
 
 @pytest.mark.parametrize("size", ["20KB", "1GB"])

@@ -174,7 +174,7 @@ def read_vocabulary(name: str, n_token: int) -> Vocabulary:
 def load_vocabulary_in(
     folder: Path, n_token: int, names: Sequence[str] = (VOCAB, "vocab.txt")
 ) -> Vocabulary | None:
-    """Read the first of these files that is in the folder; None if there is none of them."""
+    """Load the first of these files that is in the folder; None if there is none of them."""
     paths = [folder / name for name in names if (folder / name).is_file()]
     return read_vocabulary(str(paths[0]), n_token) if paths else None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.vocab import Vocabulary, load_vocabulary
-from ..errors import CheckpointError, ClassError, DataError
+from ..errors import CheckpointError, ClassError, DataError, print_notice
 from ..files import hash_file, load_yaml, name_in_utf8
 from ..model.config import describe_config, make_config
 from ..model.contract import Network, NetworkConfig
@@ -265,6 +265,9 @@ def load_family(folder: Path) -> LoadedCheckpoint:
     net = families.read_settings(folder)
     state = {f"net.{name}": tensor for name, tensor in families.read_weights(folder).items()}
     saving.warn_unverified(folder, "files of transformers have no checksum")
+    if not (folder / families.TOKENIZER).is_file():
+        padding = "those that only pad the embedding have probability, too"
+        print_notice(f"{folder}: no {families.TOKENIZER}: {net['n_token']:,} tokens; {padding}")
     saved = {"hyper_parameters": {"net": net}, "state_dict": state}
     sha256 = families.hash_weights(folder)
     return LoadedCheckpoint(folder, sha256, saved, (families.TOKENIZER,))

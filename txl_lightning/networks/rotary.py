@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 FREQUENCIES = "inv_freq"
 """End of the names of buffers with frequencies, in models of transformers."""
+FAR = 1 << 17
+"""Position at which large angles in float32 are multiples of 1/128 radian, and of more later."""
 
 
 class KeepFrequencies(nn.Module):
@@ -15,6 +17,9 @@ class KeepFrequencies(nn.Module):
     The angle of a token is its position times a frequency: in bfloat16, it is wrong by about a
     radian at a distance of 1,000 tokens.
     """
+
+    def has_frequencies(self) -> bool:
+        return any(name.endswith(FREQUENCIES) for name, _ in self.named_buffers())
 
     # Private: all changes of precision pass here, also those of a module that has this one.
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -23,16 +23,18 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ..errors import require, suggest_key
+from ..errors import print_notice, require, suggest_key
 from ..model.adaptive import as_indices, nats_of_logits
 from ..model.config import EvalLengths, NetworkConfig
 from .cache_memory import CacheMemory
-from .rotary import KeepFrequencies
+from .rotary import FAR, KeepFrequencies
 from .stateful import LONG_AGO
 from .value_cache import CacheLayout, ValueCache
 
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 CACHES = ("past_key_values", "cache_params")
+N_UNCHECKED = 1 << 13
+"""Tokens of a row after which its position is looked at, which a GPU waits for."""
 VARIABLE_ROTATIONS = ("dynamic", "longrope")
 """Rotary positions whose frequencies depend on how much was read."""
 
@@ -55,6 +57,8 @@ class HuggingFaceNetwork(KeepFrequencies):
         self.config = config
         self.model = model
         self.layout = CacheLayout(model.config)
+        self.n_unchecked = 0
+        self.warns_of_far = self.has_frequencies()
         accepted = inspect.signature(model.forward).parameters
         kind = model.config.model_type
         self.cache_name = find_cache_name(accepted)
@@ -97,7 +101,20 @@ class HuggingFaceNetwork(KeepFrequencies):
         if n_reread:
             again_BLV, _ = self.read(tokens_BL[:, n_new:], memory, doc_pos_BL[:, n_new:])
             logits_BLV = torch.cat([logits_BLV, again_BLV], dim=1)
-        return logits_BLV, memory.end_segment()
+        memory = memory.end_segment()
+        self.warn_of_far(memory.position_B, n_new)
+        return logits_BLV, memory
+
+    def warn_of_far(self, position_B: Tensor, n_new: int) -> None:
+        """Print, once, that a document is so long that rotations of its tokens lose digits."""
+        self.n_unchecked += n_new
+        if not self.warns_of_far or self.n_unchecked < N_UNCHECKED:
+            return
+        self.n_unchecked = 0
+        if (position_B > FAR).any():
+            self.warns_of_far = False
+            lost = f"a document has more than {FAR:,} tokens, where float32 rounds angles"
+            print_notice(f"warning: {lost}; data.restart_len, or documents, begin positions anew")
 
     def read(
         self, tokens_BL: Tensor, memory: CacheMemory, doc_pos_BL: Tensor

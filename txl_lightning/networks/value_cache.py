@@ -77,7 +77,7 @@ class ValueCache(Cache):
         conv_kernel_size: int | None = None,
         **_: Any,
     ) -> Tensor:
-        """Keep the last inputs of a convolution; return the new ones after those before them."""
+        """Return the new inputs of a convolution after those before them; keep the last ones."""
         layer = self.layers[layer_idx]
         n_tap = conv_kernel_size or conv_states.size(-1)
         if layer.has_previous_state[state_idx]:
