@@ -1,6 +1,7 @@
 """The package's other networks train, resume, evaluate, adapt and generate."""
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ import yaml
 from tests.helpers.late_device import LateDevice
 from txl_lightning import LanguageModel, generate, score
 from txl_lightning.analysis.context_length import score_context
+from txl_lightning.data.datamodule import StreamConfig
 from txl_lightning.evaluation.scoring import stream_nats
 from txl_lightning.imports import NETWORKS, find_network_class
 from txl_lightning.model.adaptation import Adaptation
 from txl_lightning.model.config import make_config
 from txl_lightning.networks.lstm import LSTM
+from txl_lightning.networks.recurrent_memory import RecurrentMemoryTransformerConfig
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
+from txl_lightning.training.segments import require_whole_units
 
 SIZES = {"n_layer": 2, "d_model": 16}
 SETTINGS = {
@@ -161,6 +165,41 @@ def test_each_weight_has_a_gradient_in_a_segment_of_any_length(make):
         nats, _ = model.net.loss(tokens[:, :length], tokens[:, :length])
         nats.sum().backward()
         assert all(weight.grad is not None for weight in model.net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "n_rank", "key"),
+    [
+        ({}, 1, None),
+        ({}, 2, "data.eval_tgt_len"),
+        ({"eval_tgt_len": 8}, 2, "data.eval_ext_len"),
+        ({"eval_tgt_len": 8, "eval_ext_len": 4}, 2, None),
+        ({"tgt_len": 6}, 1, "data.tgt_len"),
+    ],
+)
+def test_segments_have_whole_units_with_several_devices_also_in_evaluation(lengths, n_rank, key):
+    net = RecurrentMemoryTransformerConfig(n_layer=1, d_model=8, unit_len=4).build()
+    data = StreamConfig(**{"tgt_len": 8, "eval_tgt_len": 6, "eval_ext_len": 3} | lengths)
+    with pytest.raises(ValueError, match=key) if key else nullcontext():
+        require_whole_units(net, data, n_rank)
+
+
+def test_each_layer_is_called_as_often_with_documents_as_without(make):
+    """fsdp2 gathers weights at each call: all devices call as often, whatever their rows have."""
+    net = make(n_layer=3).net
+    calls = []
+    modules = getattr(net, "layers", [net])
+    for module in modules:
+        module.register_forward_hook(lambda module, *_: calls.append(module))
+    counts = []
+    for doc_pos in (
+        torch.arange(8).expand(2, -1),
+        torch.tensor([[*range(8)], [3, 0, 1, 0, 0, 1, 2, 3]]),
+    ):
+        calls.clear()
+        net(torch.randint(256, (2, 8)), None, doc_pos)
+        counts.append([calls.count(module) for module in modules])
+    assert counts[0] == counts[1]
 
 
 def test_a_step_waits_for_a_device_at_most_to_know_where_documents_begin(make):

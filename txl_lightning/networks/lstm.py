@@ -3,6 +3,7 @@
 B rows   L tokens in the segment   X among which no document begins   D width
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,14 +30,12 @@ class LSTM(RecurrentNetwork):
     def read(
         self, tokens_BL: Tensor, memory: StateMemory, doc_pos_BL: Tensor
     ) -> tuple[Tensor, StateMemory]:
-        parts = []
-        # Cut where a document begins in any row. On a GPU, this waits for the positions.
-        starts = (doc_pos_BL == 0).any(dim=0).nonzero()[:, 0].tolist()
-        for start, stop in pairwise(sorted({0, tokens_BL.size(1), *starts})):
-            tokens_BX, doc_pos_BX = (each[:, start:stop] for each in (tokens_BL, doc_pos_BL))
-            h_BXD, memory = super().read(tokens_BX, memory, doc_pos_BX)
-            parts.append(h_BXD)
-        return torch.cat(parts, dim=1), memory
+        # Cut where a document begins in any row, once for all layers: on a GPU, this waits for the
+        # positions. Each layer is called once, because fsdp2 gathers its weights for each call.
+        starts = (doc_pos_BL[:, 1:] == 0).any(dim=0).nonzero()[:, 0] + 1
+        cuts = [0, *starts.tolist(), doc_pos_BL.size(1)]
+        lengths = [stop - start for start, stop in pairwise(cuts)]
+        return super().read(tokens_BL, memory, doc_pos_BL.split(lengths, dim=1))
 
 
 class LSTMLayer(nn.Module):
@@ -56,9 +55,18 @@ class LSTMLayer(nn.Module):
         zero_BD = new_zeros(self, batch_size, self.of_states.in_features)
         return {"h_BD": zero_BD, "c_BD": zero_BD}
 
-    def forward(self, x_BLD: Tensor, state: State, doc_pos_BL: Tensor) -> tuple[Tensor, State]:
-        """Return the outputs and the next state; documents begin only at the first token."""
-        is_old_B1 = doc_pos_BL[:, :1] > 0
+    def forward(
+        self, x_BLD: Tensor, state: State, doc_pos_BX: Sequence[Tensor]
+    ) -> tuple[Tensor, State]:
+        """Return the outputs and the next state; documents begin only where a part does."""
+        lengths = [pos_BX.size(1) for pos_BX in doc_pos_BX]
+        parts = []
+        for x_BXD, pos_BX in zip(x_BLD.split(lengths, dim=1), doc_pos_BX, strict=True):
+            h_BXD, state = self.read_part(x_BXD, state, pos_BX[:, :1] > 0)
+            parts.append(h_BXD)
+        return self.drop(torch.cat(parts, dim=1)), state
+
+    def read_part(self, x_BXD: Tensor, state: State, is_old_B1: Tensor) -> tuple[Tensor, State]:
         h_1BD, c_1BD = (state[name].where(is_old_B1, 0)[None] for name in ("h_BD", "c_BD"))
         maps = (self.of_inputs, self.of_states)
         weights = [*(each.weight for each in maps), *(each.bias for each in maps)]
@@ -66,7 +74,7 @@ class LSTMLayer(nn.Module):
         # Without "train", a GPU keeps nothing for gradients.
         options |= {"train": torch.is_grad_enabled(), "bidirectional": False, "batch_first": True}
         # In the precision of the weights, also under autocast: errors of a state add up.
-        with torch.autocast(x_BLD.device.type, enabled=False):
-            x_BLD = x_BLD.to(h_1BD.dtype)
-            h_BLD, h_1BD, c_1BD = torch.lstm(x_BLD, (h_1BD, c_1BD), weights, **options)
-        return self.drop(h_BLD), {"h_BD": h_1BD[0], "c_BD": c_1BD[0]}
+        with torch.autocast(x_BXD.device.type, enabled=False):
+            x_BXD = x_BXD.to(h_1BD.dtype)
+            h_BXD, h_1BD, c_1BD = torch.lstm(x_BXD, (h_1BD, c_1BD), weights, **options)
+        return h_BXD, {"h_BD": h_1BD[0], "c_BD": c_1BD[0]}

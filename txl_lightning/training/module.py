@@ -129,7 +129,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
             n_token = self.net.config.n_token
             require(n_token >= self.corpus.n_token, "net.n_token", n_token, expected)
             if stage == "fit":
-                require_whole_units(self.net, self.corpus.config)
+                require_whole_units(self.net, self.corpus.config, self.trainer.world_size)
                 self.pass_limit = limit_passes(self.trainer, self.corpus.train_dataloader)
 
     def forward(self, *inputs: Any) -> tuple[Tensor, AnyMemory]:

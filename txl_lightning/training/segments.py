@@ -185,14 +185,17 @@ def find_part_len(segment: Segment, n_joined: int, corpus: Any) -> int | None:
     return corpus.config.tgt_len if corpus else -(-segment.new_len // n_joined)
 
 
-def require_whole_units(net: Network, data: Any) -> None:
-    """Refuse segments that end within a unit of a network whose state changes after each."""
+def require_whole_units(net: Network, data: Any, n_rank: int) -> None:
+    """Refuse segments that end within a unit; on several devices, those of evaluation, too."""
+    # Which unfinished units are left where documents begin depends on the rows of a device.
     unit_len = getattr(net.config, "unit_len", 1)
     expected = f"a multiple of model.net.unit_len ({unit_len})"
-    require(data.tgt_len % unit_len == 0, "data.tgt_len", data.tgt_len, expected)
-    is_possible = unit_len == 1 or data.segments == "fixed"
-    expected = f"fixed, as the network reads units of {unit_len} tokens"
-    require(is_possible, "data.segments", data.segments, expected)
+    for name in ("tgt_len", "eval_tgt_len", "eval_ext_len") if n_rank > 1 else ("tgt_len",):
+        length = getattr(data, name)
+        require(length % unit_len == 0, f"data.{name}", length, expected)
+    if unit_len > 1:
+        expected = f"fixed, as the network reads units of {unit_len} tokens"
+        require(data.segments == "fixed", "data.segments", data.segments, expected)
 
 
 def score_parts(
