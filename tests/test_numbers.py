@@ -222,7 +222,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"for each {SEGMENT_LEN} tokens",
             "less than 1e-5 of their size plus 1e-5",
             "width 128, bytes, memory of 128, float32",
-            "at f7818306, with changes",
+            "at d88da3b2 (",
             "AVX-512",
             "for 8 sessions this is slower",
             "unless their is + 1 or less",
