@@ -1,10 +1,14 @@
 """Micro-batches give the same steps as whole segments, with less memory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 
-from txl_lightning.data.stream import Stream
-from txl_lightning.training.segments import count_parts, segment_loss
+from txl_lightning.data.stream import Stream, share_rows
+from txl_lightning.training.ranks import FSDP2Strategy, count_parts
+from txl_lightning.training.segments import describe_memory, segment_loss
 
 
 @pytest.fixture
@@ -89,11 +93,34 @@ def test_resume_with_other_micro_batches_is_a_warning(train, tmp_path):
         assert len(train(4, ckpt_path=path).losses) == 3
 
 
+class Ddp(DDPStrategy):
+    world_size = 3
+
+
+class Sharded(FSDP2Strategy):
+    world_size = 3
+
+
+def test_only_devices_that_gather_weights_together_compute_equally_many_parts(make_data):
+    """Of 7 rows on 3 devices, one has 3 rows."""
+    for asked, sharded in ((2, 2), (3, 2)):
+        data = make_data(batch_size=7, micro_batches=asked)
+        assert count_parts(data, Sharded()) == sharded
+        assert count_parts(data, Ddp()) == asked
+    assert count_parts(None, Ddp()) == 1
+
+
+def test_states_in_memory_are_a_mean_over_rows_that_ranks_share_unequally(make_net):
+    memory = make_net().empty_memory(5)
+    memory = replace(memory, filled_B=torch.tensor([0, 1, 2, 3, 3]))
+    parts = [memory.rows(share_rows(5, rank, 2)) for rank in range(2)]
+    means = [describe_memory(part, 5 / 2)["mem_filled"] for part in parts]
+    assert sum(means) / 2 == pytest.approx(9 / 5)
+
+
 @pytest.mark.parametrize("n_row", [2, 3])
-def test_devices_with_and_without_a_row_more_compute_as_many_parts(make_data, make_net, n_row):
-    data = make_data(batch_size=7, micro_batches=4)
-    n_part = count_parts(data, n_rank=3)
-    assert n_part == 2
+def test_a_part_of_rows_that_cannot_be_shared_equally_has_one_more(make_net, n_row):
+    n_part = 2
     net = make_net()
     n_row_of_parts = []
     net.embedding.register_forward_hook(lambda _, inputs, __: n_row_of_parts.append(len(inputs[0])))

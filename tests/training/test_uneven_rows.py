@@ -15,6 +15,7 @@ import torch
 from tests.helpers.nodes import run_on_nodes
 from txl_lightning.data.stream import share_rows
 from txl_lightning.errors import silence_warnings
+from txl_lightning.runs.folder import KEY
 from txl_lightning.training.cli import run_trainer
 
 SEVEN_ROWS = [
@@ -35,7 +36,14 @@ TWO = ["--trainer.devices=1", "--trainer.num_nodes=2", "--trainer.strategy=ddp"]
 THREE = ["--trainer.devices=1", "--trainer.num_nodes=3", "--trainer.strategy=ddp"]
 SHARDED = [*THREE, "--trainer.strategy=fsdp2", "--data.micro_batches=3"]
 EIGHT = "--trainer.max_steps=8"
-LOGGED = ("train/nats", "train/tokens_seen", "val/nats", "val/memory_gain", "val/memory_gain_error")
+LOGGED = (
+    "train/nats",
+    "train/tokens_seen",
+    "train/mem_filled",
+    "val/nats",
+    "val/memory_gain",
+    "val/memory_gain_error",
+)
 
 
 @pytest.mark.parametrize("n_row", [1, 2, 7, 10, 22, 60])
@@ -64,6 +72,16 @@ def continue_from(name: str) -> str:
     return f"--ckpt_path={name}/version_0/checkpoints/last.ckpt"
 
 
+def break_weights(folder: Path) -> None:
+    """Write a checkpoint with weights that are no numbers."""
+    checkpoint = torch.load(folder / "last.ckpt", weights_only=False)
+    # Of the layers; those of embedding and softmax are shared.
+    for name, weight in checkpoint["state_dict"].items():
+        if "layers." in name:
+            weight.fill_(torch.nan)
+    torch.save(checkpoint, folder / "broken.ckpt")
+
+
 def measure(name: str, *devices: str) -> list[list[str]]:
     """Return the commands that measure the run of one process, and write into another folder."""
     return [[command, name, *devices, continue_from("one")] for command in ("test", "predict")]
@@ -77,6 +95,7 @@ def run_command(command: str, name: str, *options: str) -> None:
     kept = {key: value.item() for key, value in trainer.callback_metrics.items()}
     if command == "fit":
         kept = trainer.lightning_module.memory_bank.committed["train", 0].tensors()
+    Path(name).mkdir(exist_ok=True)
     torch.save(kept, f"{name}/{command}.rank{os.environ.get('RANK', 0)}.pt")
 
 
@@ -100,11 +119,14 @@ def runs(tmp_path_factory, processes) -> Path:
             *(["fit", "three", *THREE], *measure("three", *THREE)),
             *(["fit", "sharded", *SHARDED], measure("sharded", *SHARDED)[0]),
             ["fit", "two_three", *THREE, EIGHT, continue_from("two")],
+            ["test", "broken", *THREE, continue_from("one").replace("last", "broken")],
         ],
     }
     for n_node, commands in of_each.items():
         (folder / "commands.json").write_text(json.dumps(commands))
         run_on_nodes(processes, n_node, __file__, folder)
+        if n_node == 1:
+            break_weights(folder / "one" / "version_0" / "checkpoints")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the order of the text is exact")
         patch.chdir(folder)
@@ -127,7 +149,7 @@ def list_logged(folder: Path, run: str, after: int = 0) -> list[float]:
 @pytest.mark.parametrize("run", ["two", "three", "sharded"])
 def test_processes_with_uneven_rows_train_and_validate_like_one(runs, run):
     found = list_logged(runs, run)
-    assert len(found) == 6 * 2 + 3 * 3
+    assert len(found) == 6 * 3 + 3 * 3
     assert found == pytest.approx(list_logged(runs, "one")[: len(found)], rel=1e-6)
 
 
@@ -139,6 +161,21 @@ def test_processes_with_and_without_rows_measure_what_one_does(runs, run):
     found = load_kept(runs, run, "test")
     assert len(found) == (2 if run == "two" else 3)
     assert all(measured == pytest.approx(expected, rel=1e-6) for measured in found)
+
+
+@pytest.mark.slow
+def test_processes_with_and_without_rows_measure_nats_that_are_no_numbers(runs):
+    found = load_kept(runs, "broken", "test")
+    assert len(found) == 3
+    assert all(np.isnan(measured["test/nats"]) for measured in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["two", "three"])
+def test_loss_by_position_is_measured_where_some_processes_have_no_rows(runs, run):
+    path = runs / run / "version_0" / "checkpoints" / "last.ckpt"
+    curve = torch.load(path, weights_only=False)[KEY]["nats_by_position"]
+    assert [position for position, _ in curve] == [*range(8)]
 
 
 @pytest.mark.slow

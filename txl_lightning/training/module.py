@@ -23,7 +23,7 @@ from ..model.reading import readings, score_answers, score_segment
 from .callbacks.always import NonFiniteGuard, TrainingStateCheckpoint, refuse_callbacks
 from .loops import PassLimit, count_steps, limit_passes
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
-from .ranks import CpuProcessGroup, free_gathered_weights, shard
+from .ranks import CpuProcessGroup, count_parts, free_gathered_weights, shard
 from .run_state import RunState, prepare
 from .segments import (
     MeanNats,
@@ -32,7 +32,6 @@ from .segments import (
     StepMean,
     capture_network,
     compile_in_place,
-    count_parts,
     count_targets,
     count_tokens,
     describe_memory,
@@ -143,7 +142,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         self.ends_step = self.is_last_of_step(batch_idx)
         memory = self.memory_bank.get("train", 0, segment.tokens_BL)
         n_rank = self.trainer.world_size
-        n_part = count_parts(self.corpus, n_rank)
+        n_part = count_parts(self.corpus, self.trainer.strategy)
         part_len = find_part_len(segment, self.hparams["gradient_segments"], self.corpus)
         net = self.captured or self.net
         nats_BL, memory = segment_loss(net, segment, memory, n_part, part_len)
@@ -151,7 +150,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         self.segment_tokens = count_tokens(segment, self.corpus, n_rank)
         self.get_nats("train").update(nats_BL, segment.targets_BL)
         if self.is_logged(self.global_step + 1, batch_idx):
-            self.log_training(memory)
+            self.log_training(memory, self.segment_tokens / segment.new_len / n_rank)
         # The denominator covers all ranks: DDP averages losses of unequal numbers of targets.
         return nats_BL.sum() / (self.n_target or 1)
 
@@ -192,12 +191,13 @@ class LanguageModel(HoldsNetwork, LightningModule):
                 continue
             # Before any error, because all ranks compute it together.
             values = metric.compute()
-            if measured == "nats" and values.isnan() and not metric.count:
-                raise ValueError(
-                    "data.eval_warmup_len: nothing was scored; the batches that trainer's limits "
-                    "allow must go beyond the warm-up"
-                )
-            values = self.readings(stage, values) if measured == "nats" else values
+            if measured == "nats":
+                # The count is of this rank alone, which may have no rows.
+                [n_scored] = self.ranks.max(int(metric.count))
+                found = "nothing was scored; the batches that trainer's limits allow must go beyond"
+                if not n_scored:
+                    raise ValueError(f"data.eval_warmup_len: {found} the warm-up")
+                values = self.readings(stage, values)
             group = stage + self.memory_bank.suffix + ("" if loader == "0" else f"/{loader}")
             self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
         self.on_predict_epoch_end()
@@ -303,11 +303,11 @@ class LanguageModel(HoldsNetwork, LightningModule):
         every = self.trainer.log_every_n_steps
         return every > 0 and step % every == 0
 
-    def log_training(self, memory: AnyMemory) -> None:
+    def log_training(self, memory: AnyMemory, n_row: float) -> None:
         values = self.readings("train", self.get_nats("train").compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
             "peak_memory_bytes": peak_memory(self.device),
-            **describe_memory(memory),
+            **describe_memory(memory, n_row),
         }
         values["tokens_seen"] = float(self.tokens_seen + self.segment_tokens)
         self.get_nats("train").reset()

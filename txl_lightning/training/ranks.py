@@ -164,6 +164,19 @@ class FSDP2Strategy(ModelParallelStrategy):
             sharded.set_optimizer_state_dict(self.model, optimizer, named, options=FULL)
 
 
+def count_parts(corpus: Any, strategy: Strategy) -> int:
+    """Return the micro-batches of a segment; a device with fewer rows computes each alone.
+
+    With fsdp2 all devices compute equally many, because they gather weights for each together.
+    """
+    if corpus is None:
+        return 1
+    config = corpus.config
+    if isinstance(strategy, FSDP2Strategy):
+        return min(config.micro_batches, config.batch_size // strategy.world_size)
+    return config.micro_batches
+
+
 # So that `trainer.strategy: fsdp2` names it.
 StrategyRegistry.register("fsdp2", FSDP2Strategy)
 

@@ -160,14 +160,6 @@ def segment_loss(
     return torch.cat(nats), memory.restore(join_rows(part_memory, memories))
 
 
-def count_parts(corpus: Any, n_rank: int) -> int:
-    """Return the micro-batches of a segment: the same on all ranks, also if some have a row more,
-    because fsdp2 gathers weights for each."""
-    if corpus is None:
-        return 1
-    return min(corpus.config.micro_batches, corpus.config.batch_size // n_rank)
-
-
 def count_tokens(segment: Segment, corpus: Any, n_rank: int) -> int:
     """Return the tokens of a segment on all ranks."""
     if corpus is None:
@@ -226,12 +218,16 @@ def count_targets(batch: Any, segment: Segment, trainer: Trainer) -> float:
     return trainer.strategy.reduce(on_device, reduce_op="mean").item()
 
 
-def describe_memory(memory: AnyMemory) -> dict[str, float]:
-    """Return the bytes of the states in a memory, and the mean number of those that count."""
+def describe_memory(memory: AnyMemory, n_row: float) -> dict[str, float]:
+    """Return the bytes of the states in a memory, and the mean number of those that count.
+
+    n_row: rows of all ranks, divided by the number of ranks. Ranks may have a row more: the mean of
+    what they return is that of all rows.
+    """
     states = [each for each in memory.tensors().values() if each.is_floating_point()]
     values = {"memory_bytes": float(sum(each.nbytes for each in states))}
     if hasattr(memory, "filled_B"):
-        values["mem_filled"] = memory.filled_B.float().mean().item()
+        values["mem_filled"] = memory.filled_B.float().sum().item() / n_row
     return values
 
 
