@@ -97,6 +97,7 @@ def test_a_split_without_a_text_is_named_with_what_gives_it_one(make_data, tmp_p
 def test_a_device_without_a_row_is_refused_in_training_only(make_data):
     class FourDevices(Trainer):
         world_size = 4
+        global_rank = 3
 
     data = make_data(batch_size=3, eval_batch_size=3)
     data.trainer = FourDevices(logger=False, accelerator="cpu", enable_checkpointing=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from txl_lightning.data.text_files import FileSlice
 from txl_lightning.data.vocab import (
@@ -42,9 +42,23 @@ def make_vocab(kind: str):
             folder = Path(__file__)
             document = FileSlice(folder, 0, len(TRAINING.encode()), text=TRAINING.encode())
             return train_subwords(kind, [document], SubwordOptions(n_token=300))
+        case "punctuated":
+            return make_punctuated()
         case "metaspace":
             return make_metaspace()
     return Words.from_list(["the", "king's", "12!"], options)
+
+
+def make_punctuated() -> Subwords:
+    """Return a tokenizer that joins a line end to the punctuation before it, as Llama 3 does."""
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    ids = {token: n for n, token in enumerate([*sorted(letters), "!Ċ"])}
+    tokenizer = Tokenizer(models.BPE(ids, [("!", "Ċ")]))
+    rule = Regex(r" ?\w+| ?[^\s\w]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+    words = pre_tokenizers.Split(rule, "isolated")
+    letters_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, letters_alone])
+    return Subwords.from_tokenizer(json.loads(tokenizer.to_str()))
 
 
 def make_metaspace() -> Subwords:
@@ -75,6 +89,7 @@ def cut(content, sizes):
 
 
 KINDS = ["bytes", "characters", "eos", "double_eos", "none", "bpe", "unigram", "metaspace"]
+KINDS += ["punctuated"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,6 +108,16 @@ def test_text_in_any_parts_has_the_tokens_of_the_whole(kind):
         assert starts == sorted(starts)
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [("double_eos", ("the\r\n", "the ")), ("punctuated", ("the!\n", "the king"))],
+)
+def test_a_part_that_ends_with_a_line_has_the_tokens_of_the_whole(kind, parts):
+    vocab = make_vocab(kind)
+    ids = [token.id for token in feed(vocab, parts)]
+    assert ids == vocab.encode_text("".join(parts)).tolist()
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "bpe", "unigram"])
@@ -156,6 +181,6 @@ def test_another_vocabulary_has_whole_lines():
 
 
 def test_a_tokenizer_that_joins_words_is_refused():
-    contexts = {pieces.SPACE: None, pieces.OTHER: "", pieces.LINE: ""}
+    contexts = {pieces.SPACE: None, pieces.OTHER: "", pieces.PUNCTUATED: "", pieces.LINE: ""}
     with pytest.raises(DataError, match="tokenizer joins words; expected one that splits"):
         pieces.split_before_space("a b a", contexts)

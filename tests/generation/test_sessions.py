@@ -308,13 +308,27 @@ def test_a_network_whose_nats_depend_on_parts_is_refused(make_net, sizes, messag
         Sessions(make_net(**sizes), LETTERS)
 
 
-def test_other_numbers_of_parts_and_a_session_twice_are_refused(net):
+def test_a_vocabulary_larger_than_the_network_is_refused(net):
+    with pytest.raises(ValueError, match="vocab: invalid 256; expected at most the 11 tokens"):
+        Sessions(net, Bytes())
+
+
+def test_a_state_after_reading_keeps_no_storage_of_what_was_read(net):
+    session = Sessions(net, LETTERS).open()
+    session.feed("a" * 5000)
+    tokens_BL = session.state.tokens_BL
+    assert tokens_BL.untyped_storage().nbytes() == tokens_BL.nbytes
+
+
+def test_other_numbers_of_parts_and_a_session_twice_or_of_others_are_refused(net):
     sessions = Sessions(net, LETTERS)
     session = sessions.open()
     with pytest.raises(ValueError, match="parts: invalid 2; expected 1, one for each session"):
         sessions.feed_each([session], ["a", "b"])
     with pytest.raises(ValueError, match="sessions: invalid one session twice"):
         sessions.feed_each([session, session], ["a", "b"])
+    with pytest.raises(ValueError, match="sessions: invalid one of other Sessions"):
+        Sessions(net, LETTERS).feed_each([session], ["a"])
     with pytest.raises(ValueError, match="text: invalid none; expected a token at least"):
         session.generate(3)
 

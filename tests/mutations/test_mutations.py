@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 LISTED = Path(__file__).with_name("mutations.json")
@@ -18,7 +19,8 @@ MUTATIONS = json.loads(LISTED.read_text())["entries"]
 def test_a_mutations_text_occurs_once_and_its_replacement_compiles(mutation):
     source = (REPOSITORY / mutation["file"]).read_text()
     assert source.count(mutation["find"]) == 1
-    assert ast.parse(source.replace(mutation["find"], mutation["replace"]))
+    parse = ast.parse if mutation["file"].endswith(".py") else yaml.safe_load
+    assert parse(source.replace(mutation["find"], mutation["replace"]))
 
 
 def test_the_ids_are_unique_and_every_test_is_there():

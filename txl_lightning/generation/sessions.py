@@ -86,6 +86,8 @@ class Sessions:
         require_positive(step_len=step_len)
         reason = find_missing_memory(net, mem_len)
         require(reason is None, "mem_len", mem_len, f"a network that has a memory, but {reason}")
+        expected = f"at most the {net.config.n_token} tokens of the network"
+        require(vocab.n_token <= net.config.n_token, "vocab", vocab.n_token, expected)
         self.lengths = find_lengths(net, mem_len)
         reason = find_dependence(net, self.lengths.resolve(net.config).mem_len)
         expected = f"a network whose nats do not depend on segments, but {reason}"
@@ -113,6 +115,8 @@ class Sessions:
         require(len(parts) == len(sessions), "parts", len(parts), expected)
         is_each = len({*sessions}) == len(sessions)
         require(is_each, "sessions", "one session twice", "each session once")
+        is_own = all(session.sessions is self for session in sessions)
+        require(is_own, "sessions", "one of other Sessions", "those that these Sessions opened")
         with ExitStack() as stack:
             # In one order in all threads, so that none waits for another forever.
             for session in sorted(sessions, key=id):

@@ -90,7 +90,8 @@ class DecodingState:
         n_dropped = self.n_read - max(count, self.ext_len)
         if n_dropped <= 0:
             return self
-        kept_BL = self.tokens_BL[:, n_dropped:]
+        # A copy: a view would keep all that was read.
+        kept_BL = self.tokens_BL[:, n_dropped:].clone()
         return replace(self, tokens_BL=kept_BL, n_read=self.n_read - n_dropped)
 
     def tensors(self) -> dict[str, Tensor]:

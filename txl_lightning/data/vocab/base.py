@@ -295,5 +295,6 @@ def split_after_words(text: str, waiting: str = "") -> tuple[list[str], str]:
     *parts, last = cut_runs(WORD, text)
     end = max((match.end() for match in re.finditer(r"\s+", last)), default=0)
     if end and last[end - 1] in waiting:
-        end -= 1
+        # Both characters of one line end.
+        end -= 2 if last.endswith("\r\n", 0, end) else 1
     return [*parts, last[:end]], last[end:]

@@ -19,6 +19,7 @@ from .spans import LONGEST_WAIT, Spans, cut_runs, place_offsets
 # How a piece begins.
 SPACE = "space"
 OTHER = "other white space"
+PUNCTUATED = "other white space after punctuation"
 LINE = "line"
 # What is before such a piece, and its first characters.
 BEGINNINGS = {
@@ -30,6 +31,7 @@ MARKS = re.compile("^[▁Ġ]|</w>$")  # of a token at the beginning or the end o
 RUN = re.compile(r"[^\S\x1c-\x1f]+|[\S\x1c-\x1f]+")
 SPACE_AFTER = re.compile(r"(?<=[\S\x1c-\x1f]) ")
 ANY_AFTER = re.compile(r"(?<=[\S\x1c-\x1f])[^\S\x1c-\x1f]")
+JOINED_BYTES = re.compile(r"[^ĊčĉĠ][Ċčĉ]")  # of something and a line end or a tab, as bytes
 JOINED = re.compile(r"\S\s|\s\S")  # a token of a word and white space, not in letters for bytes
 N_WORD = 50  # words that are tried
 
@@ -47,6 +49,7 @@ def find_contexts(encode: Encode, tokens: Iterable[str]) -> dict[str, str | None
     }
     if any(map(JOINED.search, tokens)):
         contexts |= {OTHER: None, LINE: None}
+    contexts[PUNCTUATED] = None if any(map(JOINED_BYTES.search, tokens)) else ""
     return contexts
 
 
@@ -82,7 +85,7 @@ def split_before_space(text: str, contexts: Mapping[str, str | None]) -> tuple[l
     White space is no part's end, because a tokenizer may join it to more of it, or to a word.
     """
     *parts, last = cut_runs(RUN, text)
-    gap = SPACE_AFTER if contexts[OTHER] is None else ANY_AFTER
+    gap = SPACE_AFTER if None in (contexts[OTHER], contexts[PUNCTUATED]) else ANY_AFTER
     end = max((match.start() for match in gap.finditer(last)), default=0)
     joins = contexts[SPACE] is None or len(last) - end > 2 * LONGEST_WAIT
     if joins:
