@@ -217,7 +217,8 @@ def list_bound_phrases() -> dict[str, list[str]]:
         ],
         "docs/serve.md": [
             f"After {LONGEST_WAIT:,} characters",
-            f"the last {KEPT:,} tokens and at most {LONGEST_WAIT:,} characters",
+            f"as many again (256 at least), the last {KEPT:,} tokens",
+            f"and at most {2 * LONGEST_WAIT:,} characters that wait",
             f"follows each tokens ({STEP_LEN}), as",
             f"for each {SEGMENT_LEN} tokens",
             "less than 1e-5 of their size plus 1e-5",
