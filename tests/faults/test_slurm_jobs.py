@@ -32,11 +32,10 @@ SMALL = [
     "--model.net.d_head=4", "--model.net.d_inner=8", "--model.net.mem_len=8",
     "--model.eval_mem_len=8", "--model.compile=false", "--data.path=letters.txt",
     "--data.data_dir=data", "--data.tgt_len=8", "--data.eval_tgt_len=8", "--data.batch_size=4",
-    "--trainer.max_steps=150", "--trainer.val_check_interval=50", "--trainer.limit_val_batches=2",
-    "--trainer.log_every_n_steps=5", "--trainer.accelerator=cpu", "--trainer.precision=32-true",
+    "--trainer.max_steps=1500", "--trainer.val_check_interval=500", "--trainer.limit_val_batches=2",
+    "--trainer.log_every_n_steps=50", "--trainer.accelerator=cpu", "--trainer.precision=32-true",
     "--trainer.enable_progress_bar=false", "--report.html=false", "--report.sample_len=0",
 ]  # fmt: skip
-FIRST_LOG = 5
 MEASURED = ("train/seconds", "train/tokens_per_second", "train/peak_memory_bytes")
 HOURS = 600  # seconds that jobs may take on a busy machine
 NO_GPU = ("--gpus-per-node=0", "--cpus-per-task=1")
@@ -78,6 +77,10 @@ def read_rows(run: Path) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if k not in MEASURED} for row in rows]
 
 
+def read_seed(run: Path) -> int:
+    return yaml.safe_load((run / "config.yaml").read_text())["seed_everything"]
+
+
 def wait_for_end(slurm: Slurm, folder: Path, *jobs: str) -> None:
     done = {"COMPLETED"}
 
@@ -117,18 +120,23 @@ def test_requeued_tasks_of_an_array_continue_their_own_runs_in_a_shared_folder(s
     folder = make_place("array", ARRAY.replace("/$SLURM_ARRAY_TASK_ID", ""))
     root = folder / "runs" / "seeds"
     job = slurm.submit(folder, *NO_GPU, "job.sh")
-    wait_until(
-        lambda: sum(bool(read_rows(run)) for run in root.glob("version_*")) == 3, seconds=HOURS
-    )
-    slurm.call("scancel", "--signal=USR1", job)
+    signalled: set[int] = set()
+
+    def signal_each_while_it_trains() -> bool:
+        for run in root.glob("version_*"):
+            if read_rows(run) and (seed := read_seed(run)) not in signalled:
+                slurm.call("scancel", "--signal=USR1", f"{job}_{seed}")
+                signalled.add(seed)
+        return len(signalled) == 3
+
+    wait_until(signal_each_while_it_trains, seconds=HOURS)
     wait_for_end(slurm, folder, job)
     log = read_logs(folder)
     assert log.count("--resume auto continues") == 3
     assert "changed" not in log
     runs = sorted(root.glob("version_*"))
     assert len(runs) == 3
-    seeds = [yaml.safe_load((run / "config.yaml").read_text())["seed_everything"] for run in runs]
-    assert sorted(seeds) == [1, 2, 3]
+    assert sorted(map(read_seed, runs)) == [1, 2, 3]
     steps = [[row["step"] for row in read_rows(run)] for run in runs]
     assert steps[0] == steps[1] == steps[2]
     assert len({*steps[0]}) == 30
