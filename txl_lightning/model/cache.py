@@ -208,7 +208,7 @@ class KeyValueCache:
         _, n_head, head_width = self.sizes.values()
         shape = (self.batch_size, self.n_kept, n_head, head_width)
         none_BMHK = torch.zeros(shape, device=self.filled_B.device)
-        kept = [each or (none_BMHK, none_BMHK) for each in self._kept()]
+        kept = [each or (none_BMHK, none_BMHK) for each in self.list_kept()]
         k_NHBKM = torch.stack([k_BMHK.permute(2, 0, 3, 1) for k_BMHK, _ in kept])
         v_NHBMK = torch.stack([v_BMHK.permute(2, 0, 1, 3) for _, v_BMHK in kept])
         return {"k_NHBKM": k_NHBKM, "v_NHBMK": v_NHBMK, "filled_B": self.filled_B}
@@ -235,7 +235,7 @@ class KeyValueCache:
         state = {"n_kept": n_kept, "filled_B": filled_B, "terms_N": ()}
         return replace(self, **state, **lengths._asdict())
 
-    def _kept(self) -> list[tuple[Tensor, Tensor] | None]:
+    def list_kept(self) -> list[tuple[Tensor, Tensor] | None]:
         """Return k_BMHK and v_BMHK of each layer, as views; None of one that never had any."""
         if self.slots is None or not self.n_kept:
             return [None] * self.sizes["n_layer"]

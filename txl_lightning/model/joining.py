@@ -95,8 +95,9 @@ def join_slots(caches: Sequence[KeyValueCache], n_kept: int) -> Slots | None:
     joined = Slots(n_kept + MIN_SEGMENT, caches[0].sizes["n_layer"])
     joined.used = n_kept
     ends = [*accumulate(cache.batch_size for cache in caches)]
-    for n in range(len(joined.layers)):
-        kept = [find_kept(cache, n) for cache in caches]
+    # By layer, what each cache has of it.
+    kept_by_layer = zip(*(cache.list_kept() for cache in caches), strict=True)
+    for n, kept in enumerate(kept_by_layer):
         some = next((pair for pair in kept if pair), None)
         if some is None:
             continue
@@ -112,10 +113,3 @@ def join_slots(caches: Sequence[KeyValueCache], n_kept: int) -> Slots | None:
                 if pair:
                     room_BCHK[rows, n_kept - cache.n_kept : n_kept] = pair[which]
     return joined
-
-
-def find_kept(cache: KeyValueCache, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return k_BMHK and v_BMHK of a layer, as views; None if it has none."""
-    kept = cache.slots.layers[layer] if cache.slots is not None and cache.n_kept else None
-    seen = slice(cache.end - cache.n_kept, cache.end)
-    return kept and (kept[0][:, seen], kept[1][:, seen])

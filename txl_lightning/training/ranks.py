@@ -164,6 +164,10 @@ class FSDP2Strategy(ModelParallelStrategy):
             sharded.set_optimizer_state_dict(self.model, optimizer, named, options=FULL)
 
 
+# So that `trainer.strategy: fsdp2` names it.
+StrategyRegistry.register("fsdp2", FSDP2Strategy)
+
+
 def count_parts(corpus: Any, strategy: Strategy) -> int:
     """Return the micro-batches of a segment; a device with fewer rows computes each alone.
 
@@ -175,10 +179,6 @@ def count_parts(corpus: Any, strategy: Strategy) -> int:
     if isinstance(strategy, FSDP2Strategy):
         return min(config.micro_batches, config.batch_size // strategy.world_size)
     return config.micro_batches
-
-
-# So that `trainer.strategy: fsdp2` names it.
-StrategyRegistry.register("fsdp2", FSDP2Strategy)
 
 
 def free_gathered_weights(net: Network) -> None:
