@@ -1,71 +1,79 @@
-"""Measure a training step of each network of docs/networks.md, in turn, on a CPU.
+"""Measure a training step of each recipe of configs/networks/, in turn, on a CPU.
 
     python -m experiments.speed.networks OUT.json
 
-The settings are those of the page's table. A step: 16 rows of 64 tokens, forward and backward pass.
+A step reads 1,024 tokens: forward and backward pass in float32, without the optimizer.
 """
 
 import json
-import re
 import sys
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 import yaml
 
+from experiments.state_bytes.run import NETS
 from txl_lightning.imports import NETWORKS
 from txl_lightning.machine import describe_environment
-from txl_lightning.model.config import make_config
+from txl_lightning.model.config import CLASS, make_config
+from txl_lightning.model.contract import keep_gradient, stop_gradient
 
-PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
-N_TOKEN = 4096
+CONFIGS = Path(__file__).parents[2] / "configs" / "networks"
+TOKENS = 1024
 ROUNDS = 24
 UNTIMED = 3
 
 
 class Training:
-    """A network and its memory, with the times of its steps in milliseconds."""
+    """A recipe's network and its memory, with the times of its steps in milliseconds."""
 
-    def __init__(self, name: str, settings: dict) -> None:
+    def __init__(self, recipe: dict[str, Any]) -> None:
         torch.manual_seed(0)
-        named = {"n_token": N_TOKEN, "class_path": NETWORKS.get(name)}
-        self.net = make_config(settings | named).build().train()
-        self.memory = self.net.empty_memory(16)
+        n_token = recipe["data"]["subwords"]["n_token"]
+        settings = recipe["model"]["net"] | {"n_token": n_token}
+        if name := settings.get(CLASS):
+            settings[CLASS] = NETWORKS[name]
+        self.net = make_config(settings).build().train()
+        self.segments = recipe["model"].get("gradient_segments", 1)
+        shape = recipe["data"]["batch_size"], self.segments * recipe["data"]["tgt_len"]
+        assert shape[0] * shape[1] == TOKENS
+        self.ids_BT = torch.randint(n_token, shape)
+        self.targets_BT = torch.randint(n_token, shape)
+        self.memory = self.net.empty_memory(len(self.ids_BT))
         self.times: list[float] = []
 
-    def take_step(self, ids_BT: torch.Tensor) -> None:
+    def take_step(self) -> None:
         start = time.perf_counter()
-        nats_BL, self.memory = self.net.loss(ids_BT[:, :-1], ids_BT[:, 1:], self.memory)
-        nats_BL.mean().backward()
+        nats = []
+        memory = self.memory
+        parts = [ids.chunk(self.segments, dim=1) for ids in (self.ids_BT, self.targets_BT)]
+        for ids_BL, targets_BL in zip(*parts, strict=True):
+            memory = keep_gradient(memory) if self.segments > 1 else memory
+            nats_BL, memory = self.net.loss(ids_BL, targets_BL, memory)
+            nats.append(nats_BL)
+        torch.cat(nats, dim=1).mean().backward()
+        self.memory = stop_gradient(memory)
         self.net.zero_grad(set_to_none=True)
         self.times.append(1e3 * (time.perf_counter() - start))
-
-
-def read_settings() -> dict[str, dict]:
-    """Return the settings of each network in the page's table."""
-    rows = re.findall(r"^\| `(\w+)`[^|]*\| `(n_layer.*?)` \|", PAGE.read_text(), re.MULTILINE)
-    return {name: yaml.safe_load(f"{{{settings}}}") for name, settings in rows}
 
 
 def main() -> None:
     torch.set_num_threads(2)
     torch.set_flush_denormal(True)
-    settings = read_settings()
-    trainings = {name: Training(name, settings[name]) for name in settings}
-    ids_BT = torch.randint(N_TOKEN, (16, 65))
+    recipes = {name: yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in NETS}
+    trainings = {name: Training(recipe) for name, recipe in recipes.items()}
     for n_round in range(ROUNDS):
-        names = list(trainings)
-        for name in names if n_round % 2 else reversed(names):
-            trainings[name].take_step(ids_BT)
+        for name in NETS if n_round % 2 else reversed(NETS):
+            trainings[name].take_step()
     times = {name: each.times[UNTIMED:] for name, each in trainings.items()}
     milliseconds = {
         name: {"fastest": min(each), "median": median(each), "slowest": max(each)}
         for name, each in times.items()
     }
-    result = {"settings": settings, "milliseconds": milliseconds}
-    result["origin"] = describe_environment(torch.device("cpu"))
+    result = {"milliseconds": milliseconds, "origin": describe_environment(torch.device("cpu"))}
     Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
 
 
