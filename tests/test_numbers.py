@@ -284,8 +284,7 @@ DEFINED = [
     r"UTF-\d+", r"Latin-1", r"200 kB of text",
     # Of other networks; tests/networks/test_page.py has their sizes.
     r"(Dao and Gu|Schmidhuber) \d{4}", r"pytorch 0\.[47]\.0", r"is 1 \(the state is carried\) or 0",
-    r"\| [\d,]+ \| [\d,]+ (?=\|)", r"(of|has) 16 rows of 64 tokens", r"vocabulary of 4,096",
-    r"one unit of 64", r"two units of 32",
+    r"\| [\d,]+ \| [\d,]+ (?=\|)", r"A step reads 1,024 tokens", r"vocabulary of 4,096",
     r"attends to 128 states", r"\(within 1 %\), and 1,464 updates of 1,024 tokens",
     r"segments of 512", r"Rows are 16 x 64 tokens", r"are 2 x 512", r"16 x 2 segments of 32",
     r"a of 0 leaves nothing", r"any number above 0", r"only 1 is allowed",
