@@ -113,6 +113,25 @@ def test_auto_chooses_on_the_validation_text_of_training_what_is_not_given(
     assert refused("evaluate", checkpoint, "--rate=0.1", "--batch_size=2") == (2, message)
 
 
+def test_steps_by_the_rms_of_gradients_read_the_training_text_first(
+    txl, accepted, refused, checkpoint, text_file
+):
+    words = ("--adapt=auto", "--adapt_tokens=200", "--cache_len=0", "--max_tokens=99")
+    steps = ("--rms_tokens=300", "--rate_weights=layers.0.*,*norm*")
+    output = accepted("evaluate", checkpoint, *words, *steps)
+    notice, *_ = output.err.splitlines()
+    assert notice == "rms_tokens: reading 300 tokens of the training text"
+    record = json.loads(output.out)
+    assert record["adaptation"]["rms_tokens"] == 300
+    assert record["adaptation"]["rate_weights"] == "layers.0.*,*norm*"
+    assert record["adaptation"]["rate"] in tuning.RMS_RATES
+    assert txl("convert", checkpoint, "--out=ours")[0] == 0
+    code, message = refused("evaluate", "ours", "--path", text_file, "--rate=0.001", steps[0])
+    assert (code, message.split(": ")[:2]) == (3, ["rms_tokens", "invalid 300; expected null"])
+    expected = "rms_tokens: invalid 300; expected null without rate"
+    assert refused("evaluate", checkpoint, steps[0]) == (2, expected)
+
+
 @pytest.mark.parametrize("where", ["test", "val", "path", "other"])
 def test_a_choice_on_the_text_that_is_reported_is_said(
     accepted, checkpoint, run_folder, monkeypatch, where

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +20,7 @@ from txl_lightning.data.vocab import Characters
 from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.evaluation.scoring import evaluate, score_text
+from txl_lightning.evaluation.tuning import measure_rms
 from txl_lightning.generation.state import advance, start_decoding
 from txl_lightning.model import EvalLengths, TransformerXL, pack_weights
 from txl_lightning.model.adaptation import Adaptation
@@ -53,7 +55,13 @@ def mix_slowly(states, ids, p_V, use):
     return (1 - use.cache_weight) * p_V + use.cache_weight * p_cache_V / p_cache_V.sum()
 
 
-def score_slowly(net, ids, tgt_len, use, mem_len, ext_len=0, place=0):
+def step_plainly(use, net, trained):
+    for weight, before in zip(net.parameters(), trained.parameters(), strict=True):
+        step = use.decay * (before.data - weight.data)
+        weight.data += step - use.rate * (0 if weight.grad is None else weight.grad)
+
+
+def score_slowly(net, ids, tgt_len, use, mem_len, ext_len=0, place=0, step=step_plainly):
     """Return the nats of all tokens but the first of a document at a place in a text, with the
     steps of Krause et al. after each segment of the text."""
     net, states, nats = copy.deepcopy(net), [], []
@@ -71,9 +79,7 @@ def score_slowly(net, ids, tgt_len, use, mem_len, ext_len=0, place=0):
         loss = -p_LV.gather(1, targets_L[:, None]).log().mean()
         net.zero_grad()
         loss.backward()
-        for weight, before in zip(net.parameters(), trained.parameters(), strict=True):
-            step = use.decay * (before.data - weight.data)
-            weight.data += step - use.rate * (0 if weight.grad is None else weight.grad)
+        step(use, net, trained)
     return torch.stack(nats)
 
 
@@ -101,6 +107,72 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
     for part in score_text(net, text, protocol):
         nats_N[part.position_K] = part.nats_K
     return nats_N
+
+
+@pytest.mark.parametrize(
+    ("patterns", "chosen"),
+    [
+        ("layers.1.*", r"layers\.1\."),
+        ("*norm*,head.*", r".*norm|head\."),
+        ("embedding.weight", "emb"),
+    ],
+)
+def test_only_weights_whose_names_are_given_take_steps(make_net, patterns, chosen):
+    net, ids = make_net(norm="pre"), torch.randint(11, (40,))
+
+    def step(use, net, trained):
+        before = copy.deepcopy(net)
+        step_plainly(use, net, trained)
+        for (name, weight), old in zip(net.named_parameters(), before.parameters(), strict=True):
+            if not re.match(chosen, name):
+                weight.data = old.data
+
+    expected = score_slowly(net, ids, 7, DYNAMIC, 6, step=step)
+    use = replace(DYNAMIC, rate_weights=patterns)
+    actual = stream_nats(net, ids, batch_size=1, tgt_len=7, adaptation=use)[0]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+    assert not torch.allclose(actual, score_slowly(net, ids, 7, DYNAMIC, 6))
+
+
+def test_steps_by_the_rms_of_gradients_are_those_of_the_papers_equations(make_net):
+    net = make_net(norm="pre")
+    read, ids = torch.randint(11, (45,)), torch.randint(11, (40,))
+    use = Adaptation(rate=0.01, decay=0.3, rms_tokens=40)
+    squares = []
+    memory = net.empty_memory(1)
+    for start, stop in pairwise([*range(0, 40, 7), 40]):
+        nats, memory = net.loss(read[None, start:stop], read[None, start + 1 : stop + 1], memory)
+        gradients = torch.autograd.grad(nats.mean(), list(net.parameters()))
+        squares.append([gradient**2 for gradient in gradients])
+    rms = [torch.stack(each).mean(0).sqrt() for each in zip(*squares, strict=True)]
+    mean = torch.cat([each.flatten() for each in rms]).mean()
+
+    def step(use, net, trained):
+        for weight, before, scale in zip(net.parameters(), trained.parameters(), rms, strict=True):
+            back = torch.minimum(use.decay * scale / mean, torch.ones_like(scale))
+            weight.data += back * (before.data - weight.data)
+            weight.data -= use.rate * weight.grad / (scale + 0.1 * mean)
+
+    found = measure_rms(net, TextTokens(read.numpy()), Protocol(tgt_len=7, adaptation=use))
+    actual = stream_nats(net, ids, batch_size=1, tgt_len=7, adaptation=found)[0]
+    expected = score_slowly(net, ids, 7, found.fill(), 6, step=step)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+    # Some way back is shorter than the whole one, and some is the whole one.
+    assert (use.decay * torch.cat([each.flatten() for each in rms]) > mean).unique().numel() == 2
+
+
+def test_steps_that_need_gradients_of_the_training_text_are_refused_without_them(net):
+    use = Adaptation(rate=0.1, rms_tokens=9)
+    expected = r"rms_tokens: invalid 9; expected null: gradients of the training text"
+    with pytest.raises(ValueError, match=expected):
+        stream_nats(net, torch.arange(9), batch_size=1, tgt_len=4, adaptation=use)
+
+
+def test_names_of_weights_that_the_network_lacks_are_refused(net):
+    use = Adaptation(rate=0.1, rate_weights="layer.1.*")
+    expected = "rate_weights: invalid layer.1.\\*; expected names of weights, such as head.out.bias"
+    with pytest.raises(ValueError, match=expected):
+        stream_nats(net, torch.arange(9), batch_size=1, tgt_len=4, adaptation=use)
 
 
 @EACH

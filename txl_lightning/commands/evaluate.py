@@ -24,7 +24,7 @@ from ..evaluation.documents import describe_documents
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.published import compare_published, format_published
 from ..evaluation.scoring import evaluate
-from ..evaluation.tuning import SECONDS, Choice, Limit, choose_adaptation
+from ..evaluation.tuning import SECONDS, Choice, Limit, choose_adaptation, measure_rms
 from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation
@@ -163,6 +163,21 @@ def make_limit(auto: AutoOptions, adaptation: Adaptation) -> Limit | None:
     return Limit(SECONDS if auto.adapt_seconds is None else auto.adapt_seconds)
 
 
+def scale_steps(
+    protocol: Protocol, model: Network, checkpoint: LoadedCheckpoint, data_dir: str | None
+) -> Protocol:
+    """Return the protocol with the RMS of gradients on the training text, if steps need it."""
+    n_token = protocol.adaptation.rms_tokens
+    if n_token is None:
+        return protocol
+    try:
+        text = EvalText.from_store(*checkpoint.open_text(data_dir), "train")
+    except DataError as error:
+        raise DataError(f"rms_tokens: invalid {n_token}; expected null: {error}") from error
+    print_notice(f"rms_tokens: reading {n_token:,} tokens of the training text")
+    return replace(protocol, adaptation=measure_rms(model, text.tokens, protocol))
+
+
 def adapt_protocol(
     protocol: Protocol,
     model: Network,
@@ -173,6 +188,7 @@ def adapt_protocol(
 ) -> tuple[Protocol, dict[str, Any] | None]:
     """Return the protocol with what is best for the validation text of training, and how it was
     chosen; print both. Without a limit nothing is chosen."""
+    protocol = scale_steps(protocol, model, checkpoint, data_dir)
     if limit is None:
         return protocol, None
     try:

@@ -16,9 +16,15 @@ from ..data.stream import IGNORED
 from ..data.tokens import Tokens
 from ..errors import require, require_positive
 from ..model import Network, eval_mode, find_device, find_network
-from ..model.adaptation import Adaptation, is_trainable
+from ..model.adaptation import (
+    Adaptation,
+    RmsAdaptation,
+    copy_learning,
+    find_gradients,
+    is_trainable,
+)
 from ..model.contract import has_states
-from ..model.reading import Reader, read_segment
+from ..model.reading import Reader, read_segment, score_segment
 from ..model.state_cache import mix_logp
 from .protocols import Protocol
 from .scoring import score_text
@@ -29,6 +35,8 @@ THETAS = (2.0, 5.0, 10.0, 15.0, 22.0, 30.0, 45.0, 60.0)
 WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9)
 RATES = (0.0, 0.01, 0.03, 0.1, 0.3)
 """Of equally good values, the first is chosen: nothing, if that is as good."""
+RMS_RATES = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
+"""Of steps that are divided by the RMS of gradients."""
 Clock = Callable[[], float]
 
 
@@ -88,7 +96,7 @@ def choose_adaptation(model: Network, tokens: Tokens, protocol: Protocol, limit:
     usual = {"cache_len": CACHE_LEN if has_states(model) else 0}
     if protocol.batch_size > 1 or protocol.tgt_len is None or not is_trainable(model):
         usual["rate"] = 0.0
-    use = Adaptation(**usual | given)
+    use = replace(protocol.adaptation, **usual | given)
     # A text in one segment is read as it will be: a longer one may need too much memory.
     max_tokens = protocol.max_tokens if protocol.tgt_len is None else None
     way = replace(protocol, max_tokens=max_tokens)
@@ -111,8 +119,12 @@ def choose_adaptation(model: Network, tokens: Tokens, protocol: Protocol, limit:
 def list_tried(use: Adaptation) -> dict[str, Sequence[float]]:
     """Return the values to compare, by the names of those that are not given."""
     names = {"cache_theta": THETAS, "cache_weight": WEIGHTS} if use.cache_len else {}
-    names |= {"rate": RATES}
+    names |= {"rate": find_rates(use)}
     return {name: values for name, values in names.items() if getattr(use, name) is None}
+
+
+def find_rates(use: Adaptation) -> Sequence[float]:
+    return RMS_RATES if use.rms_tokens else RATES
 
 
 def share_time(tried: Collection[str]) -> dict[str, float]:
@@ -175,12 +187,33 @@ def choose_rate(
     model: Network, tokens: Tokens, way: Protocol, limit: Limit
 ) -> tuple[Adaptation, int]:
     """Return the adaptation with the best rate, and the number of tokens read."""
-    uses = [replace(way.adaptation, rate=rate) for rate in RATES]
+    uses = [replace(way.adaptation, rate=rate) for rate in find_rates(way.adaptation)]
     ways = [replace(way, adaptation=use) for use in uses]
     n_scored, nats = score_in_turns(model, tokens, ways, limit)
     # A rate that is too large makes nats that are no numbers.
     nats = [math.inf if math.isnan(each) else each for each in nats]
     return uses[nats.index(min(nats))], n_scored
+
+
+def measure_rms(model: Network, tokens: Tokens, way: Protocol) -> RmsAdaptation:
+    """Return the adaptation with the RMS of the gradients in the first `rms_tokens` of a text.
+
+    A gradient is that of the mean loss of a segment, as in a step; one row is read.
+    """
+    use = way.adaptation
+    way = replace(way, batch_size=1, max_tokens=use.rms_tokens)
+    net = copy_learning(find_network(model), use)
+    memory = net.empty_memory(1, way.lengths)
+    sums = [torch.zeros_like(weight) for weight in net.parameters() if weight.requires_grad]
+    n_segment = 0
+    for segment in way.stream(tokens):
+        is_scored_BL = segment.targets_BL != IGNORED
+        nats_BL, memory = score_segment(net, segment.to(find_device(model)), memory)
+        gradients = find_gradients(net, nats_BL[is_scored_BL.to(nats_BL.device)])
+        sums = [each + g**2 for each, g in zip(sums, gradients, strict=True)]
+        n_segment += 1
+    rms = tuple((each / n_segment).sqrt() for each in sums)
+    return RmsAdaptation(**vars(use), rms=rms)
 
 
 def score_in_turns(

@@ -5,29 +5,39 @@ the mean loss of each segment after its score:
 
     weights <- weights - rate * gradient + decay * (trained weights - weights)
 
-At the beginning of each document, the cache is empty and the weights are the trained ones, unless
-they are kept across documents.
+RmsSteps divide each gradient by the RMS of such gradients on the training text. At the beginning of
+each document, the cache is empty and the weights are the trained ones, unless they are kept across
+documents.
 
 B rows   L segment   D width
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import convert_fields, require
+from ..errors import convert_fields, require, require_positive
 from .config import ContextLengths
 from .contract import AnyMemory, Network
 from .packing import PackedLinear
 from .state_cache import StateCache
 
 USUAL = {"cache_len": 0, "cache_theta": 40.0, "cache_weight": 0.4, "rate": 0.0, "decay": 0.0}
-USED_BY = {"cache_theta": "cache_len", "cache_weight": "cache_len", "decay": "rate"}
+OPTIONAL = ("rate_weights", "rms_tokens", "adapt_across_documents")
+"""Settings that are named only where they are used."""
+USED_BY = {"cache_theta": "cache_len", "cache_weight": "cache_len"} | dict.fromkeys(
+    ("decay", "rate_weights", "rms_tokens"), "rate"
+)
 """Values that act only with another one."""
+FLOOR = 0.1
+"""Share of the mean RMS that is added to each: weights with small gradients take no large steps."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +58,16 @@ class Adaptation:
     """Step size of dynamic evaluation, which reads a single row; left out, or 0: no steps."""
     decay: float | None = None
     """Share of the way back to the trained weights in each step; left out, 0."""
+    rate_weights: str | None = None
+    """Names of the weights that take steps, as patterns: layers.3.*,*norm*; left out, all."""
+    rms_tokens: int | None = None
+    """Tokens of the training text whose gradients scale the steps, by their RMS; left out, none."""
     adapt_across_documents: bool = False
     """Keep the cache and the weights where a document begins; the memory forgets as ever."""
 
     def __post_init__(self) -> None:
         convert_fields(self)
+        require_positive(rms_tokens=self.rms_tokens)
         # Of theta: `state_cache.SHIFT`.
         for name, most in zip(USUAL, (10**9, 75, 1, 10**6, 1), strict=True):
             value = getattr(self, name)
@@ -65,14 +80,21 @@ class Adaptation:
 
     def fill(self) -> Adaptation:
         """Return the same with usual values in place of None."""
-        return Adaptation(**USUAL | self.given)
+        return replace(self, **USUAL | self.given)
 
     @property
     def given(self) -> dict[str, Any]:
         """The values other than None and false, by name."""
         numbers = {name: value for name in USUAL if (value := getattr(self, name)) is not None}
-        is_kept = self.adapt_across_documents
-        return numbers | ({"adapt_across_documents": True} if is_kept else {})
+        return numbers | {name: value for name in OPTIONAL if (value := getattr(self, name))}
+
+    @property
+    def steps(self) -> PlainSteps:
+        """How the weights follow their gradients."""
+        expected = "null: gradients of the training text are measured by evaluate alone"
+        require(not self.rms_tokens, "rms_tokens", self.rms_tokens, expected)
+        use = self.fill()
+        return PlainSteps(use.rate, use.decay)
 
     def find_documents(self, doc_pos_BL: Tensor | None) -> Tensor | None:
         """Return the doc_pos_BL for what is learned: None if documents change nothing."""
@@ -95,8 +117,58 @@ class Adaptation:
     def describe(self) -> str:
         names = ("cache_len", "cache_theta", "cache_weight") if self.cache_len else ()
         names += ("rate", "decay") if self.rate else ()
-        names += ("adapt_across_documents",) if self.adapt_across_documents else ()
-        return ", ".join(f"{name} {getattr(self.fill(), name):g}" for name in names)
+        values = [f"{name} {getattr(self.fill(), name):g}" for name in names]
+        return ", ".join(values + [f"{n} {v}" for n in OPTIONAL if (v := getattr(self, n))])
+
+
+@dataclass(frozen=True)
+class RmsAdaptation(Adaptation):
+    """An adaptation whose `rms_tokens` of the training text have been read."""
+
+    rms: tuple[Tensor, ...] = field(default=(), compare=False, repr=False)
+    """RMS of the gradients of each weight that takes steps."""
+
+    @property
+    def steps(self) -> PlainSteps:
+        use = self.fill()
+        return RmsSteps(use.rate, use.decay, self.rms)
+
+
+@dataclass(frozen=True)
+class PlainSteps:
+    """Dynamic evaluation with one rate for all weights."""
+
+    rate: float
+    decay: float
+
+    def take(
+        self, weights: Sequence[Tensor], trained: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> None:
+        """Change the weights; all three are in one order."""
+        # Private, as in torch's own optimizers.
+        torch._foreach_lerp_(weights, trained, self.decay)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.sub_(gradient, alpha=self.rate)
+
+
+@dataclass(frozen=True)
+class RmsSteps(PlainSteps):
+    """Dynamic evaluation with the RMS rule of Krause et al. 2018:
+
+    weights <- weights - rate * gradient / (rms + floor)
+                       + min(decay * rms / mean rms, 1) * (trained weights - weights)
+    """
+
+    rms: tuple[Tensor, ...]
+
+    def take(
+        self, weights: Sequence[Tensor], trained: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> None:
+        mean = sum(rms.sum() for rms in self.rms) / sum(rms.numel() for rms in self.rms)
+        for each in zip(weights, trained, gradients, self.rms, strict=True):
+            weight, start, gradient, rms = each
+            weight.lerp_(start, (self.decay * rms / mean).clamp(max=1))
+            weight.addcdiv_(gradient, rms + FLOOR * mean, value=-self.rate)
 
 
 @dataclass(frozen=True)
@@ -180,17 +252,42 @@ def restore_weights(net: Network, trained: Network) -> None:
     torch._foreach_copy_([*net.parameters()], [*trained.parameters()])
 
 
-def take_step(net: Network, trained: Network, adaptation: Adaptation, nats_K: Tensor) -> None:
+def copy_learning(net: Network, adaptation: Adaptation) -> Network:
+    """Return a copy in eval mode, of which the weights that take steps have gradients.
+
+    Raises:
+        ValueError: no weight has such a name, or weights are not whole, or not in float32.
+    """
+    expected = "0, or whole weights in float32, not packed"
+    require(is_trainable(net), "rate", adaptation.rate, expected)
+    patterns = (adaptation.rate_weights or "*").split(",")
+    # Tensors made under inference_mode take part in no gradient.
+    with torch.inference_mode(False):
+        copied = copy.deepcopy(net).eval().requires_grad_(False)
+    names = [name for name, _ in copied.named_parameters()]
+    learn = {name for name in names if any(fnmatchcase(name, each) for each in patterns)}
+    expected = f"names of weights, such as {names[-1]}"
+    require(bool(learn), "rate_weights", adaptation.rate_weights, expected)
+    for name, weight in copied.named_parameters():
+        weight.requires_grad_(name in learn)
+    return copied
+
+
+def find_gradients(net: Network, nats_K: Tensor) -> list[Tensor]:
+    """Return the gradients of the mean of some nats, of the weights that take steps."""
+    weights = [weight for weight in net.parameters() if weight.requires_grad]
+    return list(torch.autograd.grad(nats_K.mean(), weights, materialize_grads=True))
+
+
+def take_step(net: Network, trained: Network, steps: PlainSteps, nats_K: Tensor) -> None:
     """Take a step on the mean of some nats of a network that learns."""
     if not len(nats_K):
         return
-    weights = list(net.parameters())
-    gradients = torch.autograd.grad(nats_K.mean(), weights, allow_unused=True)
+    gradients = find_gradients(net, nats_K)
+    pairs = zip(net.parameters(), trained.parameters(), strict=True)
+    learning = [pair for pair in pairs if pair[0].requires_grad]
     with torch.no_grad():
-        torch._foreach_lerp_(weights, [*trained.parameters()], adaptation.decay)
-        for weight, gradient in zip(weights, gradients, strict=True):
-            if gradient is not None:
-                weight.sub_(gradient, alpha=adaptation.rate)
+        steps.take(*zip(*learning, strict=True), gradients)
 
 
 def prefix_names(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

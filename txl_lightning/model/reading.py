@@ -5,7 +5,6 @@ B rows   L segment   T tokens of a row   D width   V vocabulary   Y tokens of an
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from .adaptation import (
     Adaptation,
     AdaptedMemory,
     Piece,
-    is_trainable,
+    copy_learning,
     restore_weights,
     take_step,
 )
@@ -63,14 +62,9 @@ class Reader:
         name = type(net).__name__
         expected = f"0, as {name} lacks hidden and head, or its calls have hooks or other code"
         require(self.has_states or not cache_len, "cache_len", cache_len, expected)
-        expected = "0, or whole weights in float32, not packed"
-        require(not rate or is_trainable(net), "rate", rate, expected)
         self.keeps_keys = keeps_keys and not rate and isinstance(net, TransformerXL)
-        self.net = net
-        if rate:
-            # Tensors made under inference_mode take part in no gradient.
-            with torch.inference_mode(False):
-                self.net = copy.deepcopy(net).eval().requires_grad_(True)
+        self.steps = adaptation.steps if rate else None
+        self.net = copy_learning(net, adaptation) if rate else net
 
     @property
     def head(self) -> nn.Module:
@@ -153,7 +147,7 @@ class Reader:
         # Documents before the last one are over: a step for them would have no effect.
         begin = 0 if is_one else [0, *piece.starts][-1]
         is_scored_L = piece.targets_BL[0, begin:].to(network_BL.device) >= 0
-        take_step(self.net, self.trained, self.adaptation, network_BL[0, begin:][is_scored_L])
+        take_step(self.net, self.trained, self.steps, network_BL[0, begin:][is_scored_L])
         return torch.cat(parts, dim=1), set_reread(memory, n_reread)
 
     def _score(

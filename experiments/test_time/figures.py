@@ -1,0 +1,102 @@
+"""Tables and pictures of the ways to read a text, from results.json alone."""
+
+from pathlib import Path
+
+from experiments import results
+from experiments.results import AGAIN, BySeed, Records
+from txl_lightning.analysis.contrasts import Contrast
+
+UNIT = "bits per byte"
+MARGIN = 0.01
+TEXTS = {
+    "django_code": "Django's code",
+    "django_docs": "Django's documentation",
+    "python_source": "Python source",
+}
+FAMILIES = {
+    "longer memory": ("static", "memory of "),
+    "cache": ("cache of ",),
+    "steps": ("steps of ",),
+    "RMS steps": ("RMS steps of ",),
+    "both": ("cache and ",),
+}
+"""Beginnings of the names of ways, by the name of a line in the pictures."""
+CONTRASTS = {
+    "cache of 20,000 against steps of all weights": ("cache of 20,000", "steps of all weights"),
+    "RMS steps against plain steps": ("RMS steps of all weights", "steps of all weights"),
+    "cache and RMS steps against the cache": ("cache and RMS steps", "cache of 20,000"),
+    "memory of 512 against static": ("memory of 512", "static"),
+}
+"""First the way that shall need less."""
+
+
+def list_chosen(records: Records) -> dict[str, dict]:
+    return {record["way"]: record for record in results.select(records, kind="chosen")}
+
+
+def collect(records: Records, key: str, way: str, text: str) -> dict[int, object]:
+    return results.collect(records, key, text, kind=way)
+
+
+def list_tables(records: Records) -> list[results.Rows]:
+    """Return the work of each way, and its bits per byte of each text; then what was chosen."""
+    chosen = list_chosen(records)
+    if not chosen:
+        return [[["way", "work", *TEXTS.values()]]]
+    least = chosen["static"]["operations"]
+    rows = [["way", "work, static is 1", *TEXTS.values()]]
+    values = [["way", "options", "nats of validation text"]]
+    for name, record in chosen.items():
+        work = f"{record['operations'] / least:.1f}"
+        values.append([name, format_options(record["options"]), f"{record['val']:.4f}"])
+        for again in ("", AGAIN):
+            found = [collect(records, "bits_per_byte", f"{name}{again}", text) for text in TEXTS]
+            cells = [results.format_spread(each.values()) if each else "" for each in found]
+            if any(found) or not again:
+                rows.append([f"{name}{again}", work, *cells])
+    return [rows, values]
+
+
+def format_options(options: dict) -> str:
+    return " ".join(f"{name} {value}" for name, value in options.items()) or "none"
+
+
+def list_contrasts(records: Records) -> list[Contrast]:
+    return [
+        compare(records, f"{title}: {name}", text, *pair)
+        for text, title in TEXTS.items()
+        for name, pair in CONTRASTS.items()
+    ]
+
+
+def compare(records: Records, label: str, text: str, first: str, second: str) -> Contrast:
+    """Return a contrast that is paired by seed, and by the blocks of a text."""
+    better: BySeed = collect(records, "bits_per_byte", first, text)
+    worse: BySeed = collect(records, "bits_per_byte", second, text)
+    ours = collect(records, "blocks", first, text)
+    others = collect(records, "blocks", second, text)
+    blocks = [
+        [b - a for a, b in zip(ours[seed], others[seed], strict=True)]
+        for seed in sorted(better.keys() & worse.keys())
+    ]
+    return Contrast(label, results.subtract(worse, better), UNIT, MARGIN, blocks)
+
+
+def draw(records: Records, folder: Path) -> None:
+    """Draw bits per byte against work, a picture for each text."""
+    chosen = list_chosen(records)
+    for text, title in TEXTS.items():
+        lines = {}
+        for family, starts in FAMILIES.items():
+            names = sorted(
+                (name for name in chosen if name.startswith(starts)),
+                key=lambda name: chosen[name]["operations"],
+            )
+            lines[family] = {
+                chosen[name]["operations"] / chosen["static"]["operations"]: found
+                for name in names
+                if (found := collect(records, "bits_per_byte", name, text))
+            }
+        labels = {"xlabel": "work of a token (static is 1)", "ylabel": UNIT, "xscale": "log"}
+        path = folder / f"{text}.png"
+        results.draw_lines(path, f"{title}: what work at test time buys", lines, 8, 4.5, **labels)

@@ -1,0 +1,116 @@
+"""What is the best use of work at test time: memory, a cache, gradient steps, or both?
+
+The networks are those of experiments/stop_gradient (16 rows, Python source), which must be measured
+before: its results have their rate. Everything is chosen with seed 0 on validation text.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from experiments import common
+from experiments.results import load_records
+from experiments.stop_gradient import run as stop_gradient
+from experiments.test_time.texts import PARTS, find_text
+from experiments.test_time.ways import SEGMENT, WAYS, count_operations
+from txl_lightning.errors import DataError
+
+SEEDS = (1, 2, 3, 4, 5)
+TUNING_SEED = 0
+NETWORK = "memory 16x64"
+TEXTS = ("python_source", *PARTS)
+CHOSEN_TOKENS = 40_000
+"""Tokens of validation text by which a way is chosen, and of each test text."""
+DECAYS = (1e-3, 1e-2)
+"""Tried with the best rate, beside 0."""
+FILLED = 24_000
+"""Tokens of validation text that are read before operations are counted."""
+FAST_TOKENS = 400
+
+
+def main() -> None:
+    args = common.parse_args(__file__, __doc__, SEEDS, "weights and order of the text", WAYS)
+    if args.fast:
+        args.only = ["static", "cache of 2,000", "RMS steps of norms"]
+    for name in args.only:
+        common.measure_once(args, f"chosen {name}", choose, name)
+    common.measure_kinds(args, measure)
+
+
+def load_network(args: Namespace, seed: int) -> common.TrainedRun:
+    """Return the network of a seed of stop_gradient; train it if it is not there."""
+    where = Namespace(**vars(args) | {"runs": args.runs.parent / "stop_gradient"})
+    rate = stop_gradient.FIRST_RATE[16] if args.fast else find_rate(args.out)
+    return stop_gradient.train(where, TEXTS[0], NETWORK, seed, rate)
+
+
+def find_rate(out: Path) -> float:
+    path = out.parent.parent / "stop_gradient" / "results.json"
+    record = load_records(path).get(f"{TEXTS[0]}, rate {NETWORK}")
+    if record is None:
+        raise DataError(f"{path}: no rate of {NETWORK}; run experiments.stop_gradient.run before")
+    return record["rate"]
+
+
+def choose(args: Namespace, name: str) -> dict[str, Any]:
+    """Return a record: the options of a way, the validation nats that chose them, and its work."""
+    run = load_network(args, TUNING_SEED)
+    way = WAYS[name]
+    options = dict(way.options)
+    for each in way.of:
+        options |= load_records(args.out)[f"chosen {each}"]["options"]
+    tried: dict[str, float] = {}
+
+    def nats_of(**more: float) -> float:
+        how = {"split": "val", "max_tokens": count_tokens(args)}
+        nats = read(run, options | more, **how)["nats"]
+        tried[" ".join(f"{key} {value:g}" for key, value in more.items()) or "as it is"] = nats
+        return nats
+
+    if way.has_cache:
+        options |= choose_cache(args, run, options)
+    if way.first_rate:
+        rate, _ = common.search_rate(lambda rate: nats_of(rate=rate), way.first_rate, args.fast)
+        decays = {decay: nats_of(rate=rate, decay=decay) for decay in DECAYS}
+        decays[0.0] = tried[f"rate {rate:g}"]
+        options |= {"rate": rate, "decay": min(decays, key=decays.__getitem__)}
+    best = min(tried.values()) if tried else nats_of()
+    ids_N = run.store.ids("val")[: FAST_TOKENS if args.fast else FILLED]
+    operations = count_operations(run.net.eval(), ids_N, options)
+    fields = {"kind": "chosen", "way": name, "options": options, "val": best, "tried": tried}
+    return fields | {"operations": operations, "text": run.text}
+
+
+def choose_cache(
+    args: Namespace, run: common.TrainedRun, options: common.Options
+) -> dict[str, float]:
+    """Return the theta and the weight that are best for a cache."""
+    auto = {"adapt": "auto", "adapt_tokens": count_tokens(args), "rate": 0.0}
+    values = read(run, options | auto, split="val", max_tokens=SEGMENT)["adapt"]["values"]
+    return {name: values[name] for name in ("cache_theta", "cache_weight")}
+
+
+def count_tokens(args: Namespace) -> int:
+    return FAST_TOKENS if args.fast else CHOSEN_TOKENS
+
+
+def read(run: common.TrainedRun, options: common.Options, **how: Any) -> dict[str, Any]:
+    return run.evaluate({"batch_size": 1, "tgt_len": SEGMENT, **how, **options})
+
+
+def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
+    """Return bits per byte of each text, and of its blocks, read in one way."""
+    run = load_network(args, seed)
+    options = load_records(args.out)[f"chosen {name}"]["options"]
+    bits = {}
+    blocks = {}
+    for text in TEXTS[:1] if args.fast else TEXTS:
+        how = {"batch_size": 1, "tgt_len": SEGMENT, "max_tokens": count_tokens(args)}
+        how |= {} if text == TEXTS[0] else {"path": str(find_text(text))}
+        bits[text], blocks[text] = stop_gradient.score_blocks(args, run, how | options)
+    fields = {"kind": name, "seed": seed, "bits_per_byte": bits, "blocks": blocks}
+    return fields | {"options": options, "text": run.text, "parameters": run.parameters}
+
+
+if __name__ == "__main__":
+    main()
