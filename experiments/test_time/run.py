@@ -59,6 +59,8 @@ def choose(args: Namespace, name: str) -> dict[str, Any]:
     options = dict(way.options)
     for each in way.of:
         options |= load_records(args.out)[f"chosen {each}"]["options"]
+    if args.fast and "rms_tokens" in options:
+        options["rms_tokens"] = FAST_TOKENS
     tried: dict[str, float] = {}
 
     def nats_of(**more: float) -> float:
