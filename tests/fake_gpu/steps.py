@@ -30,6 +30,7 @@ from txl_lightning.data.stream import Segment
 from txl_lightning.model import TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import sdpa
 from txl_lightning.model.reading import Reader, read_segment, score_segment
+from txl_lightning.training.network_size import LADDER
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
 BASE = TransformerXLConfig(
@@ -207,6 +208,9 @@ def list_configs() -> Iterator[TransformerXLConfig]:
             yield replace(BASE, kernel=kernel, positions=scheme)
     for changes in OTHERS:
         yield replace(BASE, **changes)
+    for network in LADDER:
+        sizes = {name: getattr(network, name) for name in ("n_layer", "d_model", "n_head")}
+        yield replace(BASE, n_token=4096, norm="pre", mem_len=network.mem_len, **sizes)
 
 
 def main() -> None:

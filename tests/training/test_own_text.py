@@ -12,10 +12,11 @@ import yaml
 
 from experiments.results import load_records
 from txl_lightning.data.datamodule import CorpusConfig
-from txl_lightning.data.sources import TOKEN_BYTES
+from txl_lightning.data.store import open_store
 from txl_lightning.data.vocab import SubwordOptions
 from txl_lightning.model import has_bfloat16_units
-from txl_lightning.training import own_text
+from txl_lightning.training import network_size, own_text
+from txl_lightning.training.network_size import Text
 from txl_lightning.training.options import make_parser
 from txl_lightning.training.settings import Resolved, parse, read_given
 
@@ -53,7 +54,7 @@ def test_recipe_is_printed_and_written_and_an_option_overrides_each_part(accepte
     precision = "bf16-mixed" if has_bfloat16_units(torch.device("cpu")) else "32-true"
     chosen = f"bpe of 300 subwords; 4 layers of 32, dropout 0.3; muon; {precision}"
     chosen += "; memories restart once in every 512 tokens; 2 steps"
-    assert line == f"recipe for a text of 0.1 MB: {chosen}"
+    assert line == f"recipe for a text of 0.1 MB on a CPU: {chosen}"
     assert config["model"]["net"]["d_model"] == 32
     assert config["model"]["net"]["norm"] == "pre"
     assert (config["data"]["vocab"], config["data"]["restart_len"]) == ("bpe", 512)
@@ -80,17 +81,29 @@ def test_config_without_a_network_overrides_parts_of_the_recipe(accepted, long_t
     # As in configs/hardware/one_gpu.yaml.
     part.write_text("\n".join([*words, "model: {compile: false}"]))
     [line], config = fit(accepted, long_text, f"--config={part}", "--model.net.d_model=16")
-    assert line.startswith("recipe for a text of 0.1 MB: bytes; 4 layers of 16,")
+    assert line.startswith("recipe for a text of 0.1 MB on a CPU: bytes; 4 layers of 16,")
     assert line.endswith("; 0.05 min, at most 3 steps")
     assert config["trainer"]["max_steps"] == 3
 
 
-@pytest.mark.parametrize("size", own_text.SIZES)
-def test_each_size_of_text_has_its_dropout_and_with_more_minutes_its_width(size):
-    for minutes, width, dropout in [(5, 128, size.dropout), (30, 192, size.wide_dropout)]:
-        recipe = own_text.choose_recipe(size, minutes)
-        if dropout is not None:
-            assert (recipe["model.net.d_model"], recipe["model.net.dropout"]) == (width, dropout)
+def choose_on_cpu(n_byte, minutes):
+    text = Text(n_byte / 3, 2048)
+    return own_text.choose_recipe(n_byte, text, network_size.CPU, minutes)
+
+
+@pytest.mark.parametrize(
+    ("n_byte", "minutes", "width", "dropout"),
+    [
+        *((5e5, 5, 128, 0.3), (5e5, 30, 128, 0.3)),
+        *((3e6, 5, 128, 0.1), (3e6, 30, 192, 0.2)),
+        *((7e7, 5, 128, 0.0), (7e7, 30, 192, 0.0)),
+    ],
+)
+def test_each_size_of_text_has_its_dropout_and_with_more_minutes_its_width(
+    n_byte, minutes, width, dropout
+):
+    recipe = choose_on_cpu(n_byte, minutes)
+    assert (recipe["model.net.d_model"], recipe["model.net.dropout"]) == (width, dropout)
 
 
 def adopt(long_text, *words):
@@ -127,6 +140,7 @@ def test_a_planned_run_ends_after_its_passes(accepted, text_file, monkeypatch, o
     monkeypatch.setattr(own_text, "PLAN", own_text.PLAN | plan)
     words = f"--data.path={text_file}", "--data.vocab=bytes", *NETWORK
     lines = accepted("fit", *words, *options, "--data.batch_size=32").err.splitlines()
+    assert lines[1].startswith("why: a CPU, 5 min, ")
     assert lines[0].endswith("; 5 min, at most 4 passes over the text")
     run = json.loads(Path("runs/version_0/run.json").read_text())
     assert 3.5 * 5400 < run["tokens"] < 6 * 5400
@@ -148,23 +162,51 @@ def prepared(accepted, long_text):
 
 @pytest.mark.parametrize(
     ("kind", "shown"),
-    [("store", "0.1 MB: the vocabulary of the store;"), ("ids", "0.2 MB: ids;")],
+    [
+        ("store", "a text of 0.1 MB on a CPU: the vocabulary of the store;"),
+        ("ids", "56,067 ids of unknown bytes, taken for 0.2 MB on a CPU: ids;"),
+    ],
 )
 def test_a_store_and_ids_have_the_recipe_of_their_length(accepted, prepared, kind, shown):
     words = prepared(kind), *NETWORK, "--trainer.max_steps=2", "--trainer.limit_val_batches=1"
     output = accepted("fit", *words)
     line = output.err.splitlines()[0]
-    assert line.startswith(f"recipe for a text of {shown} 1 layers of 16, dropout 0.3; muon; ")
+    assert line.startswith(f"recipe for {shown} 1 layers of 16, dropout 0.3; muon; ")
     assert "no effect" not in output.err
     config = yaml.safe_load(Path("runs/version_0/config.yaml").read_text())
     assert (config["model"]["optim"]["name"], config["data"]["restart_len"]) == ("muon", 512)
     assert (config["data"]["vocab"], config["plan"]["minutes"]) == (None, None)
 
 
-@pytest.mark.parametrize(("kind", "n_byte"), [("store", 1), ("ids", TOKEN_BYTES)])
-def test_the_length_of_a_store_and_of_ids_is_that_of_their_text(prepared, long_text, kind, n_byte):
-    data = own_text.read_data(read_given([prepared(kind)]))
-    assert data.source.count_own_bytes() == n_byte * long_text.stat().st_size
+@pytest.mark.parametrize("kind", ["store", "ids"])
+def test_a_store_and_ids_have_known_tokens_and_a_store_also_known_bytes(prepared, long_text, kind):
+    length = own_text.read_data(read_given([prepared(kind)])).source.measure_own()
+    size = long_text.stat().st_size
+    assert (length.n_byte, length.n_token) == (size if kind == "store" else None, size)
+    assert (length.n_vocab is None) == (kind == "ids")
+
+
+@pytest.mark.parametrize("minutes", [5, 30])
+def test_a_prepared_text_has_the_vocabulary_and_the_settings_of_the_text(
+    accepted, long_text, minutes
+):
+    accepted("prepare", long_text, "--out=store")
+    words = f"--plan.minutes={minutes}", "--trainer.accelerator=cpu"
+    text = adopt(long_text, *words)
+    store = resolve("--data.store=store", *words)
+    config = CorpusConfig(**text.data.as_dict())
+    assert open_store("store", Path("data")).vocab.n_token == config.open_text().vocab.n_token
+    text.data.vocab = text.data.path = store.data.store = None
+    assert store == text
+
+
+def test_the_size_of_json_lines_is_that_of_their_texts(long_text):
+    path = long_text.with_name("texts.jsonl")
+    lines = [json.dumps({"text": "a short text", "other": "o" * 100})] * 5000
+    path.write_text("\n".join(lines))
+    layer = own_text.find_recipe(read_given([f"--data.path={path}", "--trainer.accelerator=cpu"]))
+    assert layer.origin == "recipe for a text of 0.1 MB on a CPU"
+    assert CorpusConfig(path=path).source.measure_own().n_byte == 5000 * len("a short text")
 
 
 @pytest.mark.parametrize("name", ["tgt_len", "batch_size"])
@@ -185,7 +227,7 @@ def test_sizes_of_which_no_steps_can_be_planned_are_refused(long_text, name):
 )
 def test_recipe_says_what_ends_the_run(long_text, capsys, words, end):
     adopt(long_text, *words)
-    assert capsys.readouterr().err.strip().endswith(end)
+    assert capsys.readouterr().err.splitlines()[0].endswith(end)
 
 
 @pytest.mark.parametrize("words", [[], ["--data.vocab=unigram"], ["--model.net.d_model=16"]])
@@ -201,10 +243,10 @@ def test_fit_reads_what_prepare_has_made(accepted, long_text, words):
 BYTES_PER_SUBWORD = {"0.1": 2.6, "1": 2.9, "10": 3.4, "70": 3.4}  # by megabytes of text
 
 
-def has_recipe(record, size, minutes, n_byte):
+def has_recipe(record, minutes, n_byte):
     """Return True if a measured run has the recipe of a size of texts and of so many minutes."""
     n_token = SubwordOptions().fill(n_byte).n_token
-    recipe = own_text.choose_recipe(size, minutes) | {"data.subwords.n_token": n_token}
+    recipe = choose_on_cpu(n_byte, minutes) | {"data.subwords.n_token": n_token}
     names = ("data.subwords.n_token", "data.restart_len", "model.net.dropout", "model.net.d_model")
     return all(record["options"].get(name) == recipe[name] for name in names)
 
@@ -215,12 +257,11 @@ def has_recipe(record, size, minutes, n_byte):
 def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, name, n_byte):
     records = load_records(repository / "tests/training/recipes.json").values()
     runs = [r for r in records if r["kind"].startswith(f"{name} MB, ")]
-    size = next(each for each in own_text.SIZES if n_byte <= each.largest)
     # A tenth of the text is measured; a segment has 16 rows of 64 subwords.
     most = own_text.PLAN["trainer.max_epochs"] * 0.9 * n_byte / BYTES_PER_SUBWORD[name] / (16 * 64)
     for minutes in {r["minutes"] for r in runs}:
         # A run with more steps than the recipe's passes would not be that of the recipe.
-        ours = [r for r in runs if has_recipe(r, size, minutes, n_byte) and r["steps"] <= most]
+        ours = [r for r in runs if has_recipe(r, minutes, n_byte) and r["steps"] <= most]
         ours = [r for r in ours if r["minutes"] <= minutes]
         bits = max(ours, key=lambda r: r["steps"])["bits_per_byte"]
         best = min(r["bits_per_byte"] for r in runs if r["minutes"] == minutes)
@@ -239,7 +280,7 @@ def test_only_what_is_read_of_a_folder_decides_its_recipe(long_text):
     (folder / "version_0" / "run.json").write_text('{"max_steps": 3}')
     for vocab, n_byte in ((None, size), ("bytes", size + 500)):
         config = CorpusConfig(path=folder, vocab=vocab)
-        assert config.source.count_own_bytes() == n_byte
+        assert config.source.measure_own().n_byte == n_byte
 
 
 @pytest.mark.parametrize("words", ["", "--config=hardware/cpu", "--config=none.yaml"])

@@ -171,8 +171,8 @@ def test_each_setting_that_is_no_default_is_explained_by_its_layer(
         "plan: {minutes: 2}\ndata: {tgt_len: 32}\nmodel: {eval_mem_len: 9}"
     )
     words = ["--config=part.yaml", f"--data.path={text_file}", "--data.tgt_len=48"]
-    rows = explained("fit", *words)
-    recipe = "recipe for a text of 0.0 MB"
+    rows = explained("fit", *words, "--trainer.accelerator=cpu")
+    recipe = "recipe for a text of 0.0 MB on a CPU"
     expected = {
         "data.path": (str(text_file), "command line"),
         "data.tgt_len": ("48", "command line"),

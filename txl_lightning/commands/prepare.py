@@ -1,9 +1,11 @@
 """prepare: download and encode a corpus, or your text."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..data.corpora import CORPORA
+from ..data.encoding import choose_vocabulary
 from ..data.sources import DataConfig, find_kind
 from ..data.store import Store
 from ..data.tasks import TASKS
@@ -20,6 +22,8 @@ def prepare_command(
     **text: Any,
 ) -> None:
     """Download and encode a corpus, or encode your own text; print its folder and its size.
+
+    A text of your own of 50 kB or more has subwords unless vocab says otherwise, as in fit.
 
     Args:
         name: A corpus, or the path of your own text: a file, or a folder or tar of documents; or of
@@ -40,6 +44,8 @@ def prepare_command(
     corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
     # By name: the options of the command are all other settings.
     config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
+    if kind == "path" and config.vocab is None:
+        config = replace(config, vocab=choose_vocabulary(config.source.measure_own().n_byte))
     require_positive(workers=workers)
     if out is None:
         print_store(name, config.open_text(check, workers))

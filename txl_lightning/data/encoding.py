@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import math
 import multiprocessing
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,7 +37,21 @@ LARGE_BYTES = 10_000_000  # of a text whose encoding takes long, so that a messa
 PIECE_BYTES = 8 << 20  # bytes of text that are encoded at once, by one process
 SHORT_BYTES = 100_000  # bytes of documents that are encoded in batches
 SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
+SMALLEST = 50_000  # bytes of the shortest text with subwords; shorter ones were not measured
 LINE_BREAK = re.compile(rb"\S\n(?=\S)")
+
+
+class OwnLength(NamedTuple):
+    """Length of a text of the user's own; None: unknown."""
+
+    n_byte: int | None
+    n_token: int | None = None
+    n_vocab: int | None = None
+
+
+def choose_vocabulary(n_byte: int) -> str:
+    """Return the vocabulary that fit and prepare make of a text of the user's own."""
+    return SUBWORDS[0] if n_byte >= SMALLEST else "bytes"
 
 
 @dataclass(frozen=True)
@@ -115,8 +131,28 @@ class Encoding:
         if total > LARGE_BYTES and not sys.stderr.isatty():
             print_notice(f"encoding {total:,} bytes")
         with show_progress("encoding", total) as advance:
+            if total > LARGE_BYTES and not sys.stderr.isatty():
+                advance = announce_minutes(advance, total, workers * PIECE_BYTES)
             pieces = {name: self.encode(name, vocab_path, workers, advance) for name in SPLITS}
             build_store(folder, pieces, vocab, description)
+
+
+def announce_minutes(advance: Advance, total: int, first: int) -> Advance:
+    """Return `advance` with a line, after the first bytes, on how long the others will take; none
+    if these are few."""
+    began = time.monotonic()
+    n_done = 0
+
+    def count(n_byte: int) -> None:
+        nonlocal n_done
+        advance(n_byte)
+        is_first = n_done < first <= n_done + n_byte
+        n_done += n_byte
+        if is_first and n_done < total / 2:
+            minutes = (time.monotonic() - began) / n_done * (total - n_done) / 60
+            print_notice(f"about {math.ceil(minutes)} min until all is encoded")
+
+    return count
 
 
 def hash_chunks(chunks: Iterable[bytes | np.ndarray]) -> str:

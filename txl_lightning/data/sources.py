@@ -8,14 +8,13 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..errors import DataError, convert_fields, invalid, require
 from ..files import STORE_FILE, has_mark, require_local_path
 from .corpora import CORPORA, Corpus
-from .encoding import Encoding, encode_split, prepare_folder, prepare_text
+from .encoding import Encoding, OwnLength, encode_split, prepare_folder, prepare_text
 from .id_files import IDS, IdEncoding, IdOptions, split_id_files
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
@@ -34,7 +33,6 @@ from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
 
 CorpusName = Literal[*CORPORA, *TASKS]
-TOKEN_BYTES = 3  # of a token of ids whose text is unknown, about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +57,10 @@ class Source(ABC):
         """Return the fields that have no effect together with the others, and why."""
         return {}
 
-    def count_own_bytes(self) -> int:
-        """Return about how many bytes a text of the user's own has; 0 for other texts."""
-        return 0
+    def measure_own(self) -> OwnLength:
+        """Return the length of a text of the user's own; no bytes for others, and for a text that
+        cannot be read."""
+        return OwnLength(0)
 
     def encode(self, split: str, vocab: Vocabulary, folder: Path) -> EvalText:
         """Return a split in the ids of a vocabulary, which are written to a permanent folder."""
@@ -135,9 +134,9 @@ class TextSource(EncodedSource):
         # A vocabulary's file may list words.
         return {name: reason for name in users if self.vocab_name in BUILT_IN.keys() - users[name]}
 
-    def count_own_bytes(self) -> int:
+    def measure_own(self) -> OwnLength:
         any_bytes = self.vocab == "bytes"
-        return sum(count_bytes(path, self.data_folder, any_bytes) for path in self.paths)
+        return OwnLength(sum(count_bytes(path, self.data_folder, any_bytes) for path in self.paths))
 
     def find_encoding(self, any_bytes: bool = False) -> Encoding:
         any_bytes |= self.vocab == "bytes"
@@ -194,9 +193,9 @@ class IdSource(EncodedSource):
         is_file = self.vocab not in BUILT_IN
         require(is_file, "vocab", self.vocab, "the tokenizer.json of the ids, or null")
 
-    def count_own_bytes(self) -> int:
-        parts = chain(*self.find_encoding().splits.values())
-        return TOKEN_BYTES * sum(part.high - part.low for part in parts)
+    def measure_own(self) -> OwnLength:
+        n_token = sum(part.high - part.low for part in self.find_encoding().slices)
+        return OwnLength(None, n_token, self.id_options.n_token)
 
     def find_encoding(self, any_bytes: bool = False) -> IdEncoding:
         splits = split_id_files(self.paths, self.id_options, self.split)
@@ -219,9 +218,10 @@ class StoreSource(Source):
     def open(self, whole: bool = False, workers: int = 1) -> Store:
         return open_store(self.store, self.data_folder, whole)
 
-    def count_own_bytes(self) -> int:
+    def measure_own(self) -> OwnLength:
         store = self.open()
-        return sum(store.n_byte.values()) or TOKEN_BYTES * sum(store.manifest["tokens"].values())
+        n_token = sum(store.manifest["tokens"].values())
+        return OwnLength(sum(store.n_byte.values()) or None, n_token, store.vocab.n_token)
 
 
 @dataclass(frozen=True, kw_only=True)

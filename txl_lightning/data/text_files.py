@@ -111,13 +111,11 @@ def slice_file(path: Path, is_text: bool = False) -> list[FileSlice]:
 
 
 def count_bytes(path: Path, data_dir: Path, any_bytes: bool = False) -> int:
-    """Return the bytes of the files at a path that are read, packed ones as they are; 0 if one
-    cannot be read, which `find_documents` refuses."""
-    read = (None, NOT_UTF8) if any_bytes else (None,)
-    with suppress(OSError):
-        files = [file for file in list_files(path, data_dir).values() if file.is_file()]
-        files = [file for file in files if has_ending(file, UNPACKED) or find_binary(file) in read]
-        return sum(file.stat().st_size for file in files)
+    """Return the bytes of the texts at a path, unpacked and without the JSON around them; 0 if
+    they cannot be read, which `find_documents` refuses."""
+    with suppress(OSError, DataError):
+        texts = read_texts(path, data_dir, any_bytes).values()
+        return sum(part.n_byte for each in texts if isinstance(each, list) for part in each)
     return 0
 
 

@@ -57,6 +57,7 @@ class SettingsLayer(NamedTuple):
     tree: Tree
     path: Path | None = None  # of a config's file
     is_saved: bool = False  # of a checkpoint, whose settings nobody has typed now
+    reasons: Any = None  # of a recipe: text and device
 
     @property
     def flat(self) -> dict[str, Any]:
