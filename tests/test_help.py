@@ -141,7 +141,10 @@ def test_help_has_usage_options_without_types_and_an_example_that_parses(
         ("fit", "Peak learning rate, whatever the schedule. (default: 0.001)"),
         ("fit", "Rows read in parallel, over all devices together. (default: 16)"),
         ("fit", "--trainer.val_check_interval VAL_CHECK_INTERVAL Segments from one validation to"),
-        ("fit", "In fit, for 50 kB or more, a recipe by its size replaces the defaults, unless"),
+        (
+            "fit",
+            "In fit, for 50 kB or more, a recipe by its size, the device and the minutes replaces",
+        ),
         ("fit", "Seed of all random numbers: equal ones give equal runs; true: a random one;"),
         ("generate", "Equal seeds give equal texts, and a call's texts differ; left out, torch"),
         ("test full", "--trainer.limit_test_batches LIMIT_TEST_BATCHES How much"),

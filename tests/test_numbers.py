@@ -1,10 +1,12 @@
 """Every number in the prose of README.md and of the packages' pages follows from a result."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from txl_lightning.data.vocab.spans import LONGEST_WAIT
 from txl_lightning.generation.sessions import STEP_LEN
 from txl_lightning.generation.state import KEPT, SEGMENT_LEN
 from txl_lightning.networks.rotary import FAR
+from txl_lightning.training import network_size
+from txl_lightning.training.network_size import CPU, LADDER, Device, Network, Text
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
@@ -39,6 +43,9 @@ DOCS = [path for path in sorted((REPOSITORY / "docs").glob("*.md")) if path.name
 PAGES = [
     path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "README.md", *FOLDERS, *DOCS)
 ]
+CARDS = ((8, 9), 128), ((9, 0), 132)  # an RTX 4090, and an H200
+SUBWORDS = 4096  # of a long text
+BYTES = 3.4  # of such a subword
 TRAINING = ("train-512", "train-256", "train-words", "train-quickstart")
 
 
@@ -68,6 +75,31 @@ def compiled_on_gpu() -> str:
     of_peak = operations.count_operations(case) / case.tokens / operations.PEAK
     shares = " to ".join(f"{100 * f(speeds) * of_peak:.0f}" for f in (min, max))
     return f"{shown} tokens/s, compiled, in bfloat16: {shares} % of its peak"
+
+
+def ladder_row(network: Network) -> str:
+    """Return a network that `fit` chooses for a text, and what it needs, as a row of a table."""
+    n_parameter = network_size.count_parameters(network, SUBWORDS)
+    text = network_size.PER_PARAMETER * n_parameter / network_size.MOST_PASSES * BYTES
+    memory = network_size.reckon_memory(network, SUBWORDS) / network_size.MEMORY_SHARE
+    minutes = [f"{reckon_ladder_minutes(network, make_card(*each)):,}" for each in CARDS]
+    rows = f"{network.rows} x {network.tgt_len}, {network.mem_len}"
+    needs = f"{n_parameter / 1e6:.1f} | {text / 1e6:,.0f} MB | {memory / 2**30:.1f} GiB"
+    shape = f"{network.n_layer} layers of {network.d_model}"
+    return f"| {shape} | {rows} | {needs} | {' | '.join(minutes)} |"
+
+
+def reckon_ladder_minutes(network: Network, device: Device) -> int:
+    """Return the minutes from which a network is chosen for a long text."""
+    text = Text(math.inf, SUBWORDS)
+    n_token = network_size.PER_PARAMETER * network_size.count_parameters(network, SUBWORDS)
+    return math.ceil(network_size.reckon_minutes(n_token, network, text, device))
+
+
+def make_card(capability: tuple[int, int], n_multiprocessor: int) -> Device:
+    properties = {"name": "", "major": capability[0], "minor": capability[1], "total_memory": 0}
+    properties |= {"multi_processor_count": n_multiprocessor}
+    return network_size.describe_card(SimpleNamespace(**properties))
 
 
 def window(length: int) -> str:
@@ -203,7 +235,11 @@ def list_bound_phrases() -> dict[str, list[str]]:
         ],
         "docs/huggingface.md": [rounded_angles()],
         "docs/train.md": [
-            log("the recipe is within 1 % of the best that was", "were at most 1 % behind the best")
+            *map(ladder_row, LADDER[1:]),
+            f"from {reckon_ladder_minutes(LADDER[1], CPU):,} minutes on",
+            log(
+                "the recipe is within 1 % of the best that was", "were at most 1 % behind the best"
+            ),
         ],
         "docs/questions.md": [
             *(logbook(text, phrase) for phrase, text in ROWS.items()),
@@ -273,8 +309,9 @@ DEFINED = [
     r"12,300 tokens/s here: about 1,440 steps",
     r"in 5\.0 minutes", r"begins at step 0",
     r"after 2,000 steps", r"schedule for 20,000 steps", r"Begin with 64 and 128", r"= 192",
-    r"on bytes, 2,000 steps", r"text of 10 kB, 1 MB, 1 GB", r"\| (10 k|100 k|1 M|1 G)B (?=\|)",
-    r"\| 10 MB to 100 MB", r"\| text \| 2 minutes \| 5 minutes \| 30 minutes", r"version 5",
+    r"on bytes, 2,000 steps", r"text of 10 kB, 1 MB, 1 GB", r"\| (10 k|100 k|1 M)B (?=\|)",
+    r"\| 10 MB to 100 MB", r"\| 200 MB to 10 GB", r"RTX 4090", r"H200",
+    r"\| text \| 2 minutes \| 5 minutes \| 30 minutes", r"version 5",
     r"Is 1\.9 bits per byte good", r"temperature of 0\.8",
     r"moves by one token, which takes as long as 512 segments", r"moves by 8 and sees 63 tokens",
     r"UTF-\d+", r"Latin-1", r"200 kB of text",

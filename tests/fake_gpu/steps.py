@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +209,13 @@ def list_configs() -> Iterator[TransformerXLConfig]:
             yield replace(BASE, kernel=kernel, positions=scheme)
     for changes in OTHERS:
         yield replace(BASE, **changes)
+
+
+def list_recipes() -> Iterator[TransformerXLConfig]:
+    """Yield the networks of a text of one's own, with two layers each."""
     for network in LADDER:
-        sizes = {name: getattr(network, name) for name in ("n_layer", "d_model", "n_head")}
-        yield replace(BASE, n_token=4096, norm="pre", mem_len=network.mem_len, **sizes)
+        sizes = {name: getattr(network, name) for name in ("d_model", "n_head", "mem_len")}
+        yield replace(BASE, n_token=4096, norm="pre", **sizes)
 
 
 def main() -> None:
@@ -229,7 +234,8 @@ def main() -> None:
         return
     count = 0
     for name, precision in PRECISIONS.items():
-        for config in list_configs():
+        recipes = list_recipes() if name == "bf16-mixed" else ()
+        for config in chain(list_configs(), recipes):
             count += 1
             try:
                 take_steps(config, *precision)
