@@ -322,3 +322,18 @@ def test_text_of_any_length_is_encoded_in_constant_memory(encode):
         return used
 
     assert peak(12_000_000) < 1.2 * peak(4_000_000) < 12_000_000
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"), [(1000, "about 2 min until all is encoded\n"), (150, "")]
+)
+def test_after_the_first_part_of_a_long_text_its_minutes_are_announced_once(
+    capsys, total, expected
+):
+    seconds = iter([0.0, 10.0])
+    done = []
+    advance = encoding_module.announce_minutes(done.append, total, 100, lambda: next(seconds))
+    for n_byte in (60, 40, 50):
+        advance(n_byte)
+    assert done == [60, 40, 50]
+    assert capsys.readouterr().err == expected

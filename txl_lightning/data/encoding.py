@@ -137,10 +137,12 @@ class Encoding:
             build_store(folder, pieces, vocab, description)
 
 
-def announce_minutes(advance: Advance, total: int, first: int) -> Advance:
+def announce_minutes(
+    advance: Advance, total: int, first: int, clock: Callable[[], float] = time.monotonic
+) -> Advance:
     """Return `advance` with a line, after the first bytes, on how long the others will take; none
     if these are few."""
-    began = time.monotonic()
+    began = clock()
     n_done = 0
 
     def count(n_byte: int) -> None:
@@ -149,7 +151,7 @@ def announce_minutes(advance: Advance, total: int, first: int) -> Advance:
         is_first = n_done < first <= n_done + n_byte
         n_done += n_byte
         if is_first and n_done < total / 2:
-            minutes = (time.monotonic() - began) / n_done * (total - n_done) / 60
+            minutes = (clock() - began) / n_done * (total - n_done) / 60
             print_notice(f"about {math.ceil(minutes)} min until all is encoded")
 
     return count

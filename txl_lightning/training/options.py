@@ -86,8 +86,8 @@ HELP_TEXTS = {
     "seed_everything": "Seed of all random numbers: equal ones give equal runs; true: a random "
     "one; false: none.",
     "data.path": "Your own text: a file, a folder or archive of documents, JSON lines, or three of "
-    "these for train, val and test. In fit, for 50 kB or more, a recipe by its size, the device and "
-    "the minutes replaces the defaults, unless a config sets a network or an optimizer.",
+    "these for train, val and test. In fit, for 50 kB or more, a recipe by its size, the device "
+    "and the minutes replaces the defaults, unless a config sets a network or an optimizer.",
     "resume": "Continue the latest run under trainer.default_root_dir, in its folder, from its "
     "newest intact checkpoint: auto, if there is one; must, or stop; never.",
     "ckpt_path": "A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.",

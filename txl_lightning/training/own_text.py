@@ -187,7 +187,7 @@ def find_device(accelerator: str | None) -> Device:
         return CPU
     if torch.cuda.is_available():
         return describe_card(torch.cuda.get_device_properties(0))
-    is_other = accelerator != "auto" or torch.backends.mps.is_available()
+    is_other = accelerator not in ("auto", None) or torch.backends.mps.is_available()
     return Device("another device", None, "") if is_other else CPU
 
 
