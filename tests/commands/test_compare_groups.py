@@ -1,8 +1,10 @@
 """compare --by: effects of a setting on the test text, paired by seed."""
 
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 SMALL = ("--trainer.max_steps=3", "--trainer.val_check_interval=3", "--trainer.limit_val_batches=1")
 
@@ -55,7 +57,10 @@ def test_other_settings_that_differ_are_named(accepted, train):
     [
         ("seed_everything", "by: invalid seed_everything; expected another setting"),
         ("model.net.width", "by: invalid model.net.width; expected a setting of these runs"),
-        ("model.net.n_layer", "by: invalid model.net.n_layer (1 in all runs); expected a setting"),
+        (
+            "model.net.n_layer",
+            "by: invalid model.net.n_layer (the same in all runs); expected a setting",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(refused, train, key, message):
@@ -69,17 +74,59 @@ def test_what_cannot_be_compared_is_refused(refused, train, key, message):
 def test_a_seed_twice_in_a_group_is_refused_with_its_run(refused, train):
     train(0, 1)
     train(8, 1)
-    train(8, 1, "--model.optim.lr=0.002")
+    train(8, 1)
     code, line = refused("compare", "runs", "--by=model.net.mem_len")
     assert code == 2
     assert line.endswith("; expected one run with seed 1 and model.net.mem_len 8")
 
 
-def test_networks_are_compared_by_their_class(accepted, train, small):
+@pytest.fixture
+def train_lstm(accepted, small):
+    def run(*more):
+        data = [word for word in small if word.startswith(("--data", "--trainer.accelerator"))]
+        net = ("--model.net=LSTM", "--model.net.n_layer=1", "--model.net.d_model=16")
+        where = "--trainer.default_root_dir=runs/lstm"
+        accepted("fit", *data, *net, *SMALL, "--seed_everything=1", where, *more)
+
+    return run
+
+
+def test_networks_are_groups_at_the_rate_with_the_best_validation(accepted, train, train_lstm):
     train(8, 1)
-    data = [word for word in small if word.startswith(("--data", "--trainer.accelerator"))]
-    net = ("--model.net=LSTM", "--model.net.n_layer=1", "--model.net.d_model=16")
-    where = "--trainer.default_root_dir=runs/lstm"
-    accepted("fit", *data, *net, *SMALL, "--seed_everything=1", where)
+    train(8, 1, "--model.net.same_length=mem_len")
+    train_lstm("--model.optim.lr=1e-5")
+    train_lstm("--model.optim.lr=1e-2")
     rows = read_rows(accepted("compare", "runs", "--by=model.net").out)
-    assert {rows[1][0], rows[2][0]} == {"TransformerXL", "LSTM"}
+    window, other = ("TransformerXL (same_length mem_len)", "TransformerXL (same_length null)")
+    assert rows[0] == ["model.net", "choices", "best validation"]
+    assert ["LSTM", "2", "lr 0.01"] in rows[1:4]
+    assert sorted(row[:2] for row in rows[1:4]) == [["LSTM", "2"], [window, "1"], [other, "1"]]
+    assert sorted(row[:2] for row in rows[5:8]) == [["LSTM", "1"], [window, "1"], [other, "1"]]
+    assert len(rows[9:]) == 3
+
+
+@pytest.mark.slow
+def test_a_sweep_with_wandb_and_plain_runs_are_compared_together(
+    accepted, small, repository, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    lstm = {"model": {"net": {"class_path": "LSTM", "n_layer": 1, "d_model": 16}}}
+    window = {"model": {"net": {"n_layer": 1, "n_head": 2, "d_model": 8, "mem_len": 8}}}
+    Path("lstm.yaml").write_text(yaml.safe_dump(lstm))
+    Path("window.yaml").write_text(yaml.safe_dump(window))
+    words = [*(word for word in small if not word.startswith("--model")), *SMALL]
+    fit = ["${env}", "${interpreter}", "-m", "txl_lightning", "fit", *words, "${args}"]
+    values = {"config": ["lstm.yaml", "window.yaml"], "model.optim.lr": [0.01]}
+    values |= {"trainer.logger": ["WandbLogger"], "seed_everything": [0]}
+    search = {"method": "grid", "metric": {"name": "val/loss"}, "command": fit}
+    search["parameters"] = {key: {"values": values[key]} for key in values}
+    Path("search.yaml").write_text(yaml.safe_dump(search))
+    accepted("sweep", "search.yaml", "--out=runs/sweep")
+    for config, seed, rate in (("lstm", 1, 0.01), ("lstm", 0, 1e-5), ("window", 1, 0.01)):
+        more = (f"--seed_everything={seed}", f"--model.optim.lr={rate}")
+        accepted("fit", f"--config={config}.yaml", *words, *more)
+    output = accepted("compare", "runs", "--by=model.net")
+    rows = read_rows(output.out)
+    assert sorted(rows[1:3]) == [["LSTM", "2", "lr 0.01"], ["TransformerXL", "1", "lr 0.01"]]
+    assert [row[1] for row in rows[4:6]] == ["2", "2"]
+    assert "warning" not in output.err

@@ -20,8 +20,9 @@ def compare_command(
         runs: Folders of runs, or folders with several runs, as of a sweep.
         out: Picture to write (.png, .svg or .pdf); left out, compare.png in the folder that
             contains all the runs.
-        by: Setting whose values are compared instead on the test text, paired by seed: its key, or
-            model.net for the class of the network.
+        by: Setting by which runs are grouped and compared on the test text, paired by seed. A key
+            is also all settings below it: model.net is the whole network. Several have commas. Of
+            other settings that differ in a group, the best are chosen by validation.
         margin: With by, an effect of at most this is none, in the unit of the result.
     """
     folders = list(dict.fromkeys(folder for path in runs for folder in find_runs(path, "runs")))

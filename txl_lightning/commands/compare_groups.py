@@ -1,4 +1,4 @@
-"""compare --by: groups of runs that differ in one setting, on the test text, paired by seed."""
+"""compare --by: groups of runs that differ in some settings, on the test text, paired by seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,23 @@ from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import get_protocol
 from ..evaluation.scoring import evaluate
-from ..imports import NETWORKS
-from ..model.config import CLASS
 from ..runs.folder import find_checkpoint
+from ..runs.groups import (
+    NET,
+    NET_CLASS,
+    SEED,
+    check_keys,
+    choose_runs,
+    describe_settings,
+    group_runs,
+    list_choices,
+    list_other_keys,
+)
 from ..runs.listing import Run
-from ..runs.metrics_table import find_differences
 from ..tables import align_columns
 from ..terminal import show_progress
 from .inputs import load_model
 
-SEED = "seed_everything"
-# Settings that decide where things are, and nothing of a result.
-PLACES = ("data.data_dir", "trainer.default_root_dir", "ckpt_path", "resume", "checkpoint.mirror")
-NET_CLASS = f"model.net.{CLASS}"
-OURS = "TransformerXL"  # the network of a config without a class
 N_BLOCK = 100  # of the test text, by which it is drawn again
 
 
@@ -41,14 +44,16 @@ class Measured:
     fingerprint: str
 
 
-def compare_groups(runs: Sequence[Run], key: str, margin: float) -> None:
+def compare_groups(runs: Sequence[Run], by: str, margin: float) -> None:
     """Print the mean of each group and seed, and the effect between each two groups."""
-    groups = group_runs(runs, key)
-    print_others(runs, key)
+    keys = check_keys(runs, by)
+    found = group_runs(runs, keys)
+    groups = {name: index_by_seed(choose_runs(name, found[name], keys), by, name) for name in found}
+    print_choices(found, groups, keys)
     measured = {name: measure_group(name, groups[name]) for name in groups}
     require_one_text([each for group in measured.values() for each in group.values()])
     unit = next(iter(next(iter(measured.values())).values())).unit
-    rows = [[key, "seeds", f"{unit} (test)", "each seed"]]
+    rows = [[by, "seeds", f"{unit} (test)", "each seed"]]
     for name, group in measured.items():
         means = [each.mean for each in group.values()]
         cells = [f"{len(means)}", f"{np.mean(means):.4f}", " ".join(f"{m:.4f}" for m in means)]
@@ -63,46 +68,40 @@ def compare_groups(runs: Sequence[Run], key: str, margin: float) -> None:
     print(align_columns(pairs))
 
 
-def group_runs(runs: Sequence[Run], key: str) -> dict[str, dict[Any, Run]]:
-    """Return the runs by the setting's value, and then by seed.
-
-    Raises:
-        ValueError: a seed, a setting that no run has, one group, or a seed twice in a group.
-    """
-    key = NET_CLASS if key == "model.net" else key
-    require(key != SEED, "by", key, "another setting: seeds are paired, and never compared")
-    is_known = key == NET_CLASS or any(key in run.settings for run in runs)
-    require(is_known, "by", key, "a setting of these runs, as model.net.mem_len")
-    names = [name_group(run, key) for run in runs]
-    expected = "a setting with two values or more in these runs"
-    require(len({*names}) > 1, "by", f"{key} ({names[0]} in all runs)", expected)
-    groups: dict[str, dict[Any, Run]] = {}
-    for run, name in zip(runs, names, strict=True):
-        group = groups.setdefault(name, {})
+def index_by_seed(runs: Sequence[Run], by: str, name: str) -> dict[Any, Run]:
+    """Return the runs of a group by their seeds; a seed twice is a ValueError."""
+    group: dict[Any, Run] = {}
+    for run in runs:
         seed = run.settings.get(SEED)
-        expected = f"one run with seed {seed} and {key} {name}"
+        expected = f"one run with seed {seed} and {by} {name}"
         require(seed not in group, "runs", str(run.folder), expected)
         group[seed] = run
-    return groups
+    return group
 
 
-def name_group(run: Run, key: str) -> str:
-    """Return the value of a setting as text; of the network's class, its name."""
-    value = run.settings.get(key)
-    if key != NET_CLASS:
-        return str(value)
-    names = {path: name for name, path in NETWORKS.items()}
-    return OURS if value is None else names.get(value, str(value))
-
-
-def print_others(runs: Sequence[Run], key: str) -> None:
-    """Name the other settings in which runs differ: the effect may be theirs."""
-    differences = find_differences([run.settings for run in runs])
+def print_choices(
+    found: Mapping[str, Sequence[Run]], groups: Mapping[str, Mapping[Any, Run]], keys: Sequence[str]
+) -> None:
+    """Print the other settings that each group has by validation; warn of those beside them."""
+    tuned = dict.fromkeys(
+        key
+        for name, runs in found.items()
+        if len(groups[name]) < len(runs)
+        for key in list_other_keys(runs, keys)
+    )
+    if tuned:
+        runs = [run for name in found for run in found[name]]
+        texts = describe_settings(runs, tuned)
+        text_of = {run.folder: text for run, text in zip(runs, texts, strict=True)}
+        rows = [[",".join(keys), "choices", "best validation"]]
+        for name, group in groups.items():
+            count = len(list_choices(found[name], keys))
+            rows.append([name, f"{count}", text_of[next(iter(group.values())).folder]])
+        print(align_columns(rows))
+    chosen = [run for group in groups.values() for run in group.values()]
     # Another network has other settings.
-    is_class = key in ("model.net", NET_CLASS)
-    names = [name for name in differences if name not in (key, SEED, *PLACES)]
-    names = [name for name in names if not (is_class and name.startswith("model.net."))]
-    if names:
+    hidden = [*tuned, *([NET] if NET_CLASS in keys else [])]
+    if names := list_other_keys(chosen, [*keys, *hidden]):
         print_notice(f"warning: runs also differ in {', '.join(names)}")
 
 
