@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -179,6 +180,33 @@ def test_a_missing_package_is_an_error_with_its_install_command(txl, small, monk
     monkeypatch.setattr(entry, "run_function", lambda *_: import_module("absent.part"))
     code, output = txl("sweep")
     assert (code, output.err) == (2, "error: No module named 'absent'; pip install absent\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("transformers.models", "'.[hub]' in the clone"),
+        ("onnxscript", "'.[export]' in the clone"),
+        ("s3fs", "'.[s3]' in the clone"),
+        ("absent.part", "absent"),
+    ],
+)
+def test_a_missing_package_of_an_extra_is_an_error_with_the_extra(txl, monkeypatch, module, words):
+    def fail(*_):
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
+
+    monkeypatch.setattr(entry, "run_function", fail)
+    code, output = txl("sweep")
+    line = f"error: No module named '{module}'; pip install {words}\n"
+    assert (code, output.err) == (2, line)
+
+
+def test_each_extra_for_users_is_named_for_its_packages(repository):
+    text = (repository / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert {*entry.EXTRAS.values()} == extras.keys() - {"dev"}
+    for package, extra in entry.EXTRAS.items():
+        assert any(line.startswith(package.replace("_", "-")) for line in extras[extra])
 
 
 LINE, COMMA = "\n", ", "

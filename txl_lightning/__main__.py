@@ -83,6 +83,13 @@ def run_to_end(arguments: list[str]) -> None:
     sys.stdout.flush()
 
 
+EXTRAS = {
+    **{"onnx": "export", "onnxruntime": "export", "onnxscript": "export", "optuna": "sweeps"},
+    **{"transformers": "hub", "s3fs": "s3", "gcsfs": "gcs", "lm_eval": "lm-eval"},
+}
+"""Extras of pyproject.toml by the packages that they install."""
+
+
 def describe_error(error: Exception) -> str:
     """Return the message of a user's mistake in one line."""
     message = str(error)
@@ -91,7 +98,10 @@ def describe_error(error: Exception) -> str:
         message = f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         # Lightning's own error has no name: it says what to install.
-        message += f"; pip install {error.name.partition('.')[0]}"
+        package = error.name.partition(".")[0]
+        extra = EXTRAS.get(package)
+        what = f"'.[{extra}]' in the clone" if extra else package
+        message += f"; pip install {what}"
     return errors.format_line(message)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ClassError, require
+from .files import find_config
 
 ALLOWED: list[str] = []  # packages given by --allow_imports
 NETWORKS = {
@@ -61,6 +63,14 @@ def find_network_class(name: Any) -> str | None:
     if isinstance(name, str) and name in NETWORKS:
         return NETWORKS[name]
     return name if names_class(name) else None
+
+
+def suggest_config(path: str) -> str:
+    """Return which config has the settings of a network's class, as the end of a message."""
+    name = {NETWORKS[each]: each for each in NETWORKS}.get(path, path)
+    config = f"networks/{re.sub('(?<=[a-z])(?=[A-Z])', '_', name).lower()}"
+    has_one = find_config(config) != config
+    return f"for {name} give {f'--config {config}' if has_one else 'a config of that network'}"
 
 
 def name_class(kind: type) -> str:

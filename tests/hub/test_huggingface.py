@@ -203,7 +203,7 @@ def test_nats_of_sessions_do_not_depend_on_parts(family, settings):
 
 def test_sessions_refuse_a_model_whose_attention_has_no_window():
     net = HuggingFaceConfig(model_type="llama", settings=SIZES, mem_len=24).build()
-    with pytest.raises(ValueError, match="but sliding_window is not 25 "):
+    with pytest.raises(ValueError, match="but tokens may see more than 24 "):
         Sessions(net, Bytes())
 
 

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from txl_lightning import LanguageModel, generate, score
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.data.datamodule import StreamConfig
 from txl_lightning.evaluation.scoring import stream_nats
+from txl_lightning.files import find_config
 from txl_lightning.imports import NETWORKS, find_network_class
 from txl_lightning.model.adaptation import Adaptation
 from txl_lightning.model.config import make_config
@@ -241,6 +243,30 @@ def test_prompts_of_several_lengths_are_refused_by_a_network_with_units(make):
         return
     with pytest.raises(ValueError, match="prompts: invalid lengths 3 to 9; expected one length"):
         generate(net, prompts, 5)
+
+
+@pytest.mark.parametrize("name", [each for each in NETWORKS if each != "HuggingFace"])
+def test_settings_of_another_network_are_refused_with_the_config_of_this_one(refused, name):
+    code, line = refused("fit", "--config=quickstart", f"--model.net={name}")
+    start, config = line.split(" --config ")
+    assert (code, start.endswith(f"a setting of another network; for {name} give")) == (2, True)
+    content = yaml.safe_load(Path(find_config(config)).read_text())
+    assert content["model"]["net"]["class_path"] == name
+
+
+def test_settings_of_another_network_are_refused_where_no_config_is_included(refused):
+    code, line = refused("fit", "--config=quickstart", "--model.net=HuggingFace")
+    assert (code, line.endswith("for HuggingFace give a config of that network")) == (2, True)
+
+
+def test_an_unknown_setting_of_the_network_of_a_config_is_a_mistake_in_it(refused, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("model: {net: {class_path: LSTM, n_hed: 2}}")
+    code, line = refused("fit", f"--config={path}", "--model.net=LSTM", "--data.path=letters.txt")
+    assert (code, line) == (
+        2,
+        "mine.yaml: model.net.n_hed: unknown key; see --help for the known ones",
+    )
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones(refused):

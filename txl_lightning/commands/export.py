@@ -43,7 +43,7 @@ def export_command(
 
     Args:
         ckpt_path: A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.
-        to: pt2, for torch.export.load; or onnx, which needs txl-lightning[export].
+        to: pt2, for torch.export.load; or onnx, which needs the extra export.
         out: The folder to write: new, or empty.
         mem_len: States remembered; left out, as in training.
         max_batch: Most rows.

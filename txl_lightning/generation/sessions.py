@@ -295,7 +295,7 @@ def find_dependence(net: Network, mem_len: int) -> str | None:
         return "memory_source is same_layer"
     depends = getattr(net, "depends_on_segments", None)
     if depends is not None and depends(mem_len):
-        return f"sliding_window is not {mem_len + 1} (mem_len + 1) or less"
+        return f"tokens may see more than {mem_len} (mem_len) before them"
     return None
 
 

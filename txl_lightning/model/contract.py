@@ -49,6 +49,8 @@ class Network(Protocol):
 
     Optional, for the continuous cache: a method `hidden`, which returns states h_BLD and the next
     memory from the inputs of `loss` but the targets, and `head`, a module from states to logits.
+    Optional, for sessions: a method `depends_on_segments`, True if for this mem_len the nats of a
+    text depend on the segments in which it is read.
     """
 
     config: NetworkConfig

@@ -27,19 +27,13 @@ from ..command_line import (
     keep_texts,
     read_options,
 )
-from ..errors import (
-    CheckpointError,
-    flatten_settings,
-    invalid,
-    prefix_errors,
-    require,
-    shorten,
-)
+from ..errors import CheckpointError, flatten_settings, invalid, prefix_errors, require, shorten
 from ..files import dump_yaml, find_config, load_yaml
-from ..imports import NETWORKS, find_network_class
+from ..imports import NETWORKS, find_network_class, suggest_config
 from ..model.config import CLASS
 
 WORDS = "command line"
+NET_CLASS = f"model.net.{CLASS}"
 CONFIG_OPTIONS = ("-c", "--config")
 SECTIONS = {
     *("model", "model.net", "model.optim", "data", "data.words", "data.subwords", "data.task"),
@@ -105,7 +99,7 @@ class Given:
     @property
     def net_class(self) -> str | None:
         """The class of the network's settings, where it is not ours."""
-        name = self.get_text(f"model.net.{CLASS}")
+        name = self.get_text(NET_CLASS)
         return find_network_class(name) or name
 
 
@@ -333,11 +327,15 @@ def parse(parser: Parser, resolved: Resolved) -> Namespace:
 def explain_refusal(parser: Parser, resolved: Resolved, message: str) -> ValueError:
     """Return the error of a setting that the parser refuses, with where it comes from."""
     line = parser.explain_error(message, resolved.values)
-    layer = resolved.find_layer(line.partition(":")[0])
+    key = line.partition(":")[0]
+    layer = resolved.find_layer(key)
     if layer.is_saved:
         reason = f"it has a setting that this release does not know ({line})"
         return CheckpointError(f"ckpt_path: {layer.origin}: {reason}")
     is_file = layer.origin not in (WORDS, "default")
+    net_class = resolved.given.net_class
+    if is_file and net_class and key.startswith("model.net.") and NET_CLASS not in layer.flat:
+        line = f"{key}: a setting of another network; {suggest_config(net_class)}"
     return ValueError(f"{shorten(layer.origin)}: {line}" if is_file else line)
 
 
