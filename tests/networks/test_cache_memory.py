@@ -69,6 +69,13 @@ def test_a_family_that_fails_the_checker_is_refused_without_transformers():
         networks.HuggingFaceConfig(model_type="gpt2")
 
 
+@pytest.mark.parametrize("family", ["gla", "gated_deltanet"])
+def test_a_family_of_flash_linear_attention_is_refused_as_such(family):
+    message = f"^model_type: invalid {family}; .*flash-linear-attention need a GPU"
+    with pytest.raises(ValueError, match=message):
+        networks.HuggingFaceConfig(model_type=family)
+
+
 @pytest.mark.parametrize(("field", "value"), [("n_token", 0), ("mem_len", -1), ("settings", [1])])
 def test_invalid_settings_are_refused(field, value):
     with pytest.raises(ValueError, match=f"^{field}: invalid "):

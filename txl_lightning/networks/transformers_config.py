@@ -16,6 +16,11 @@ FAMILIES = (
     "phi3", "qwen2", "qwen3", "qwen3_next", "zamba2",
 )  # fmt: skip
 """Families that the checker passes on a CPU (docs/huggingface.md)."""
+OF_FLA = (
+    "abc", "comba", "delta_net", "gated_deltanet", "gated_deltaproduct", "gla", "gsa", "hgrn",
+    "hgrn2", "kda", "lightnet", "linear_attn", "mesa_net", "retnet", "rwkv6", "rwkv7",
+)  # fmt: skip
+"""Families of flash-linear-attention: they need a GPU, and have a cache of their own."""
 SMALL = {
     "hidden_size": 128,
     "intermediate_size": 344,
@@ -49,7 +54,10 @@ class HuggingFaceConfig:
         self.check_family()
 
     def check_family(self) -> None:
-        expected = f"one of {', '.join(FAMILIES)} (docs/huggingface.md says why no others)"
+        why = "docs/huggingface.md says why no others"
+        if self.model_type in OF_FLA:
+            why = "those of flash-linear-attention need a GPU, and have a cache of their own"
+        expected = f"one of {', '.join(FAMILIES)} ({why})"
         require(self.model_type in FAMILIES, "model_type", self.model_type, expected)
 
     def build(self) -> HuggingFaceNetwork:
