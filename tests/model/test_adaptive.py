@@ -7,8 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from txl_lightning import TransformerXLConfig
 from txl_lightning.data.stream import IGNORED
-from txl_lightning.model import adaptive
-from txl_lightning.model.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, nats
+from txl_lightning.model import nats
+from txl_lightning.model.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from txl_lightning.model.nats import nats_of_logits
 
 CUTOFFS = (4, 7, 15)
 KINDS = [
@@ -196,10 +197,10 @@ def test_no_more_logits_than_those_of_a_chunk_are_in_memory(make_net, chunk, at_
 @pytest.mark.parametrize("cached", [1, 2 * 23, 1 << 18])
 def test_nats_of_bfloat16_logits_are_those_of_their_float32_copy(monkeypatch, cached):
     """With one row at a time, or two, or all; the gradient has the precision of the logits."""
-    monkeypatch.setattr(adaptive, "CACHED_LOGITS", cached)
+    monkeypatch.setattr(nats, "CACHED_LOGITS", cached)
     logits_YV = (5 * torch.randn(7, 23)).bfloat16().requires_grad_()
     target_Y, d_Y = torch.tensor([0, 22, 5, IGNORED, 5, 1, IGNORED]), torch.randn(7)
-    nats_Y = adaptive.nats(torch.nn.Identity(), logits_YV, target_Y)
+    nats_Y = nats_of_logits(logits_YV, target_Y)
     (d_YV,) = torch.autograd.grad(nats_Y, logits_YV, d_Y)
     wide_YV = logits_YV.detach().float().requires_grad_()
     expected_Y = F.cross_entropy(wide_YV, target_Y, reduction="none")
@@ -214,7 +215,7 @@ def test_a_second_derivative_of_the_nats_is_that_of_cross_entropy():
     target_Y = torch.tensor([0, IGNORED, 2])
     second = []
     for each in (
-        nats(lambda h_YD: h_YD, logits_YV, target_Y),
+        nats_of_logits(logits_YV, target_Y),
         F.cross_entropy(logits_YV, target_Y, reduction="none"),
     ):
         [d_YV] = torch.autograd.grad(each.square().sum(), logits_YV, create_graph=True)

@@ -49,10 +49,11 @@ def test_a_bf16_step_of_a_published_network_starts_few_operators_on_a_gpu(run_on
 
     Rows of distance scores that a GPU multiplies fast add 5 GB, and take 9 of 45 ms off a step.
     Memory and segment are joined again in the backward pass, for second derivatives: 12 operators.
+    Of wt103_base, 57 give tables aligned rows, and the logits' gradients their place.
     """
     base, words = map(json.loads, run_on_fake_gpu("--count"))
     assert (base["operators"] <= 752, base["gigabytes"] < 57.2) == (True, True), base
-    assert (words["operators"] <= 1190, words["gigabytes"] < 67.2) == (True, True), words
+    assert (words["operators"] <= 1240, words["gigabytes"] < 64.8) == (True, True), words
 
 
 def test_sdpa_on_cuda_asks_neither_cudnn_nor_flash():

@@ -7,26 +7,22 @@ B rows   L segment   Y tokens of any rows   D width   E width of a cluster's emb
 V vocabulary   X clusters except the first
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from ..errors import require
 from .config import TransformerXLConfig
+from .nats import at_least_float32, nats_of_logits, nats_of_states
 from .parts import Linear, is_changed, linear
 
-CACHED_LOGITS = 1 << 18  # logits that are converted to float32, and summed, at once
 # Types of stored ids, which torch takes for indices only in some places.
 STORED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 STORED += (torch.int8, torch.int16, torch.int32)
-Scorer = Callable[[Tensor], Tensor]  # maps h_YD to unnormalized log-probabilities of some tokens
 
 
 def as_indices(ids: Tensor) -> Tensor:
@@ -104,15 +100,16 @@ class Softmax(nn.Module):
             self.out.weight = table.weight
 
     def forward(self, h_BLD: Tensor) -> Tensor:
-        # Views: autocast caches the cast of a parameter, and would sum chunk gradients in bfloat16.
-        weight, bias = (each.view_as(each) for each in (self.out.weight, self.out.bias))
-        return linear(self.down(h_BLD), weight, bias)
+        return linear(self.down(h_BLD), self.out.weight, self.out.bias)
 
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL, at least float32; targets may be on the host."""
-        h_YD = h_BLD.flatten(0, -2)
-        target_Y = as_indices(targets_BL.flatten()).to(h_YD.device, non_blocking=True)
-        return score_chunks(self, h_YD, target_Y, self.chunk_size).view(targets_BL.shape)
+        if is_changed(self) or type(self).forward is not Softmax.forward:
+            return PlainSoftmax(self).nats(h_BLD, targets_BL)
+        h_YE = self.down(h_BLD.flatten(0, -2))
+        target_Y = as_indices(targets_BL.flatten()).to(h_YE.device, non_blocking=True)
+        nats_Y = nats_of_states(h_YE, self.out.weight, self.out.bias, target_Y, self.chunk_size)
+        return nats_Y.view(targets_BL.shape)
 
 
 class PlainSoftmax(nn.Sequential):
@@ -121,7 +118,7 @@ class PlainSoftmax(nn.Sequential):
     def nats(self, h_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return -log p of each target, nats_BL; targets may be on the host."""
         target_Y = as_indices(targets_BL.flatten()).to(h_BLD.device, non_blocking=True)
-        return nats(self, h_BLD.flatten(0, -2), target_Y).view(targets_BL.shape)
+        return nats_of_logits(self(h_BLD.flatten(0, -2)), target_Y).view(targets_BL.shape)
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -148,7 +145,9 @@ class AdaptiveSoftmax(nn.Module):
 
     def forward(self, h_BLD: Tensor) -> Tensor:
         """Return log-probabilities of the whole vocabulary, logp_BLV; they sum to one."""
-        first, *tails = (at_least_float32(score(h_BLD)).log_softmax(-1) for score in self.scorers())
+        first, *tails = (
+            at_least_float32(each).log_softmax(-1) for each in self.compute_logits(h_BLD)
+        )
         token_BLV, *cluster_X = first.tensor_split([-i for i in range(len(tails), 0, -1)], -1)
         tails = [tail_BLV + logp_BL1 for tail_BLV, logp_BL1 in zip(tails, cluster_X, strict=True)]
         return torch.cat([token_BLV, *tails], dim=-1)
@@ -161,36 +160,39 @@ class AdaptiveSoftmax(nn.Module):
         h_YD = h_BLD.flatten(0, -2)
         target_Y = as_indices(targets_BL).cpu().numpy().ravel()
         send = partial(send_to, h_YD.device)
-        first, *tails = self.scorers()
+        parts = self.split_tables()
         cluster_Y = sum(target_Y >= ids.start for ids in self.ids[1:])
         # The first softmax is over the frequent tokens and the other clusters.
         first_Y = np.where(cluster_Y == 0, target_Y, len(self.ids[0]) - 1 + cluster_Y)
-        nats_Y = score_chunks(first, h_YD, send(first_Y), self.chunk_size)
-        for i, tail in enumerate(tails, start=1):
+        h_YE = self.downs[0](h_YD)
+        more_YC = self.cluster(h_YE)
+        nats_Y = nats_of_states(h_YE, *parts[0], send(first_Y), self.chunk_size, more_YC)
+        for i in range(1, len(parts)):
             index_Y = np.flatnonzero(cluster_Y == i)
             row_Y = send(target_Y[index_Y] - self.ids[i].start)
             index_Y = send(index_Y)
-            tail_Y = score_chunks(tail, h_YD[index_Y], row_Y, self.chunk_size)
+            h_YE = self.downs[i](h_YD[index_Y])
+            tail_Y = nats_of_states(h_YE, *parts[i], row_Y, self.chunk_size)
             nats_Y = nats_Y.index_add(0, index_Y, tail_Y)
         return nats_Y.view(targets_BL.shape)
 
-    def scorers(self) -> list[Scorer]:
-        """Return a scorer for each cluster's tokens; the first one also scores the clusters."""
+    def compute_logits(self, h_BLD: Tensor) -> Iterator[Tensor]:
+        """Yield the logits of each cluster's tokens; after the first ones, those of clusters."""
+        for i, (down, part) in enumerate(zip(self.downs, self.split_tables(), strict=True)):
+            h_BLE = down(h_BLD)
+            logits_BLV = linear(h_BLE, *part)
+            yield logits_BLV if i else torch.cat([logits_BLV, self.cluster(h_BLE)], dim=-1)
+
+    def split_tables(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the weight and the bias of each cluster's tokens."""
         sizes = [len(ids) for ids in self.ids]
         cuts = [sizes] if len(self.outs) == 1 else [[size] for size in sizes]
         # A matrix is split once, because the gradient of every slice has the full size.
-        parts = [
+        return [
             part
             for out, cut in zip(self.outs, cuts, strict=True)
             for part in zip(out.weight.split(cut), out.bias.split(cut), strict=True)
         ]
-
-        def score(i: int, h_YD: Tensor) -> Tensor:
-            h_YE = self.downs[i](h_YD)
-            logits_YV = linear(h_YE, *parts[i])
-            return logits_YV if i else torch.cat([logits_YV, self.cluster(h_YE)], dim=-1)
-
-        return [partial(score, i) for i in range(len(parts))]
 
 
 class Projection(nn.Module):
@@ -221,69 +223,3 @@ def output_projections(
 def send_to(device: torch.device, numbers: np.ndarray) -> Tensor:
     """Copy numbers to a device without waiting for it."""
     return torch.from_numpy(numbers).to(device, non_blocking=True)
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Convert half precision to float32: sums over the vocabulary need it."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def score_chunks(scorer: Scorer, h_YD: Tensor, target_Y: Tensor, chunk_size: int | None) -> Tensor:
-    """Return nats_Y with the logits of `chunk_size` tokens at once, recomputed for gradients."""
-    if chunk_size is None or chunk_size >= len(target_Y):
-        return nats(scorer, h_YD, target_Y)
-    chunks = zip(h_YD.split(chunk_size), target_Y.split(chunk_size), strict=True)
-    options = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(nats, scorer, *chunk, **options) for chunk in chunks])
-
-
-def nats(scorer: Scorer, h_YD: Tensor, target_Y: Tensor) -> Tensor:
-    """Return nats_Y of the targets after some states."""
-    return nats_of_logits(scorer(h_YD), target_Y)
-
-
-def nats_of_logits(logits_YV: Tensor, target_Y: Tensor) -> Tensor:
-    """Return nats_Y; 0, without gradient, of targets of -100, as `cross_entropy` defines."""
-    # Elsewhere, and compiled, one kernel converts and sums.
-    if logits_YV.is_cpu and logits_YV.itemsize <= 4 and not torch.compiler.is_compiling():
-        return NatsByRows.apply(logits_YV, target_Y)
-    return F.cross_entropy(at_least_float32(logits_YV), target_Y, reduction="none")
-
-
-class NatsByRows(torch.autograd.Function):
-    """Nats of logits in float32 or half precision: some rows at a time stay in a CPU's caches."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_YV: Tensor, target_Y: Tensor) -> Tensor:
-        ctx.save_for_backward(logits_YV, target_Y)
-        nats_Y = target_Y.float()
-        index_Y1 = target_Y[:, None].clamp(min=0)
-        for rows in split_rows(logits_YV):
-            wide_XV = logits_YV[rows].float()
-            # -log p without underflow: the most likely token's p is at least 1 / V.
-            below_top_X = wide_XV.amax(dim=-1) - wide_XV.gather(1, index_Y1[rows])[:, 0]
-            nats_Y[rows] = below_top_X - wide_XV.softmax(dim=-1).amax(dim=-1).log()
-        return nats_Y.masked_fill_(target_Y < 0, 0)
-
-    @staticmethod
-    def backward(ctx: Any, d_nats_Y: Tensor) -> tuple[Tensor, None]:
-        logits_YV, target_Y = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # With create_graph, by operations that have a gradient.
-            nats_Y = F.cross_entropy(logits_YV.float(), target_Y, reduction="none")
-            [d_YV] = torch.autograd.grad(nats_Y, logits_YV, d_nats_Y, create_graph=True)
-            return d_YV, None
-        d_YV = torch.empty_like(logits_YV)
-        index_Y1 = target_Y[:, None].clamp(min=0)
-        scale_Y1 = d_nats_Y.masked_fill(target_Y < 0, 0)[:, None]
-        for rows in split_rows(logits_YV):
-            # The softmax, less 1 at the target.
-            d_XV = logits_YV[rows].softmax(dim=-1, dtype=torch.float32).mul_(scale_Y1[rows])
-            d_YV[rows] = d_XV.scatter_add_(1, index_Y1[rows], -scale_Y1[rows])
-        return d_YV, None
-
-
-def split_rows(logits_YV: Tensor) -> Iterator[slice]:
-    n_row = max(CACHED_LOGITS // logits_YV.size(-1), 1)
-    for start in range(0, len(logits_YV), n_row):
-        yield slice(start, start + n_row)

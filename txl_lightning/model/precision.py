@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+MULTIPLES = {"cuda": 8}
+"""Half-precision products of other widths are several times slower: no aligned reads."""
+
 
 class Casts(threading.local):
     """Weights of the layer that a thread is calling, cast together; by the id of each."""
@@ -93,3 +96,14 @@ def copy_together(tensors: Iterable[Tensor], kinds: list[torch.dtype]) -> tuple[
         # Private, as in torch's own optimizers.
         torch._foreach_copy_(copies, tensors)
     return copies
+
+
+def widen(tensor: Tensor, dtype: torch.dtype, n_dim: int = 1) -> Tensor:
+    """Return a tensor in a precision, its last dimensions as long as a device multiplies fast."""
+    multiple = MULTIPLES.get(tensor.device.type, 1) if dtype.itemsize == 2 else 1
+    shape = [*tensor.shape[:-n_dim], *(n + -n % multiple for n in tensor.shape[-n_dim:])]
+    if shape == [*tensor.shape]:
+        return tensor.to(dtype)
+    wide = torch.zeros(shape, dtype=dtype, device=tensor.device)
+    wide[tuple(map(slice, tensor.shape))] = tensor
+    return wide

@@ -23,9 +23,10 @@ from .adaptation import (
     restore_weights,
     take_step,
 )
-from .adaptive import PlainSoftmax, nats_of_logits
+from .adaptive import PlainSoftmax
 from .config import EvalLengths
 from .contract import AnyMemory, Network, has_states
+from .nats import nats_of_logits
 from .state_cache import StateCache
 from .transformer_xl import TransformerXL
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import require
-from ..model.adaptive import at_least_float32
+from ..model.nats import at_least_float32
 from .matrix_state import convolve_causally, empty_state, read_in_chunks, read_state, write_state
 from .recurrent import RecurrentNetwork
 from .stateful import State, StateConfig

@@ -24,8 +24,9 @@ from transformers import (
 )
 
 from ..errors import print_notice, require, suggest_key
-from ..model.adaptive import as_indices, nats_of_logits
+from ..model.adaptive import as_indices
 from ..model.config import EvalLengths, NetworkConfig
+from ..model.nats import nats_of_logits
 from .cache_memory import CacheMemory
 from .rotary import FAR, KeepFrequencies
 from .stateful import LONG_AGO
