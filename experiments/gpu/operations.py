@@ -11,9 +11,10 @@ D width of the model   X = H K, the width of all heads   F inner width of the fe
 """
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
-from experiments.gpu.speed import PUBLISHED, load_published
+from experiments.gpu.ids import share_before
 from experiments.results import format_table
 from experiments.speed.cases import Case
 
@@ -28,10 +29,23 @@ SPEEDS = {
 """The slowest and fastest tokens/s of sdpa in results/, in the Trainer or in the bare loop."""
 
 
-def count_operations(case: Case) -> float:
+Share = Callable[[int, int], float]  # of ids below a bound, of so many in all
+
+
+def share_of_logs(bound: int, n_token: int) -> float:
+    """Return the share of log-uniform ids below a bound: those of the calls until now."""
+    return math.log(max(bound, 1)) / math.log(n_token)
+
+
+def share_of_peak(case: Case, tokens_per_second: float) -> float:
+    """Return which share of PEAK a speed is, of words as frequent as in ids.py."""
+    return count_operations(case, share_before) / case.tokens * tokens_per_second / PEAK
+
+
+def count_operations(case: Case, share: Share = share_of_logs) -> float:
     """Return the operations of a training step."""
     layers = case.config.n_layer * (count_projections(case) + count_scores(case))
-    return layers + 3 * count_head(case)
+    return layers + 3 * count_head(case, share)
 
 
 def count_projections(case: Case) -> float:
@@ -60,14 +74,14 @@ def count_scores(case: Case) -> float:
     return 3 * 3 * 2 * case.tokens * (case.tgt_len + case.mem_len) * X
 
 
-def count_head(case: Case) -> float:
-    """Return those of the softmax, forward; of clusters with the shares of log-uniform ids."""
+def count_head(case: Case, share: Share = share_of_logs) -> float:
+    """Return those of the softmax, forward; of clusters by the shares of their ids."""
     n_token = case.config.n_token
     cutoffs = case.config.cutoffs
     tokens = case.rows * case.tgt_len
     edges = [0, *cutoffs, n_token]
     sizes = [end - start for start, end in pairwise(edges)]
-    shares = [math.log(max(end, 1)) / math.log(n_token) for end in edges]
+    shares = [share(end, n_token) for end in edges]
     shares = [after - before for before, after in pairwise(shares)]
     columns = (
         sizes[0] + len(cutoffs) + sum(n * p for n, p in zip(sizes[1:], shares[1:], strict=True))
@@ -76,6 +90,9 @@ def count_head(case: Case) -> float:
 
 
 def main() -> None:
+    # Here, because speed.py asks this file for shares.
+    from experiments.gpu.speed import PUBLISHED, load_published
+
     rows = [["network, rows x tokens", "million operations a token", "tokens/s", "share of peak"]]
     for name in PUBLISHED:
         case = load_published(name, smoke=False)

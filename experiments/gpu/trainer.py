@@ -10,12 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, Trainer
 
+from experiments.gpu import operations
+from experiments.gpu.ids import draw_words
 from experiments.gpu.parts import DEVICE, Findings, try_in_time
 from experiments.gpu.speed import BASE, load_published, synchronize
 from txl_lightning import CorpusDataModule, LanguageModel, OptimConfig
+from txl_lightning.data.id_files import IdOptions
 from txl_lightning.training import ranks  # noqa: F401 (it registers the strategy fsdp2)
 
 WAYS = {
@@ -65,15 +69,16 @@ class Clock(Callback):
 def time_training(
     config: str, smoke: bool, compile: bool = False, cuda_graph: bool = False, **settings: Any
 ) -> dict:
-    """Return the speed of some steps on random letters after the first third of them."""
+    """Return the speed of some steps on random ids after the first third of them."""
     case = load_published(config, smoke)
     steps = 6 if smoke else 60
     clock = Clock(steps)
     with tempfile.TemporaryDirectory() as folder:
-        text = Path(folder) / "letters.txt"
-        text.write_bytes(bytes(torch.randint(97, 123, (2 * case.tokens * steps,)).tolist()))
+        file = Path(folder) / "ids.npy"
+        np.save(file, draw_words(case.config.n_token, (2 * case.tokens * steps,)).numpy())
         sizes = {"tgt_len": case.tgt_len, "batch_size": case.rows}
-        data = CorpusDataModule(path=str(text), vocab="bytes", data_dir=folder, **sizes)
+        options = IdOptions(n_token=case.config.n_token)
+        data = CorpusDataModule(ids=str(file), id_options=options, data_dir=folder, **sizes)
         optim = OptimConfig(lr=1e-5, schedule="constant")
         model = LanguageModel(case.config, optim, compile=compile, cuda_graph=cuda_graph)
         trainer = make_trainer(Path(folder), steps, callbacks=[clock], **settings)
@@ -83,8 +88,10 @@ def time_training(
             end_process_group()
     first, third, last = clock.times
     n_step = clock.measured[2] - clock.measured[1]
+    tokens_per_second = case.tokens * n_step / (last - third)
     return {
-        "tokens_per_second": case.tokens * n_step / (last - third),
+        "tokens_per_second": tokens_per_second,
+        "share_of_peak": operations.share_of_peak(case, tokens_per_second),
         "seconds_of_first_step": first,
         "peak_memory_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0,
         "right": all(map(math.isfinite, clock.losses)),
