@@ -36,15 +36,18 @@ PARTS = {
     "tests": ("parts.run_gpu_tests", 90),
     "golden": ("parts.compare_golden", 40),
     "inference": ("speed.measure_inference", 40),
-    "peers": ("speed.measure_peers", 40),
+    "peers": ("peers.measure_peers", 150),
+    "minutes": ("minutes.train_equal_time", 420),
+    "layers": ("kernels.measure_kernels", 60),
+    "profile": ("kernels.profile_steps", 100),
     "flash": ("attention.compare_flash", 60),
     "attention": ("attention.measure_attention", 90),
     "network": ("attention.measure_network", 60),
     "tiles": ("attention.measure_tiles", 200),
 }
 """Functions that yield findings, as MODULE.NAME, and the seconds that each may take."""
-ON_REQUEST = ("flash", "attention", "network", "tiles")
-"""They measure candidates, which no network uses: only where --only names them."""
+ON_REQUEST = ("peers", "minutes", "layers", "profile", "flash", "attention", "network", "tiles")
+"""Only where --only names them: other code, what takes the time, candidates for attention."""
 EXIT_CODES = {"all right": 0, "not all right": 1, "incomplete": 2}
 
 

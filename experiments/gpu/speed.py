@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from experiments.gpu import ids, operations
 from experiments.gpu.correctness import Attend
 from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
-from experiments.speed import contestants
 from experiments.speed.cases import Case
 from txl_lightning import TransformerXL
 from txl_lightning.model.reading import Reader
@@ -148,24 +147,6 @@ def make_step(
     return update_with(compute_nats, net.parameters(), case)
 
 
-def measure_peers(smoke: bool, ends_at: float) -> Findings:
-    """Measure the same step of enwik8_base with each other implementation that is installed."""
-    missing = contestants.find_missing()
-    for name in contestants.PACKAGES:
-        about = {"config": BASE, "peer": name}
-        if name in missing:
-            yield about | {"not installed": missing[name]}
-        else:
-            case = load_published(BASE, smoke)
-            yield try_in_time(ends_at, about, time_peer, name, case, 0.2 if smoke else 4.0)
-
-
-def time_peer(name: str, case: Case, seconds: float) -> dict[str, Any]:
-    with torch.device(DEVICE):
-        peer = contestants.make_contestant(name, case, None)
-    return time_steps(update_with(peer, peer.net.train().parameters(), case), case, seconds)
-
-
 def draw_batch(case: Case) -> tuple[Tensor, Tensor]:
     """Draw tokens_BL and targets_BL; an adaptive softmax reads targets on the host."""
     n_token = case.config.n_token
@@ -220,12 +201,16 @@ def measure_inference(smoke: bool, ends_at: float) -> Findings:
     """Measure evaluation and decoding of enwik8_base in bfloat16, as evaluate and generate do."""
     for task, rows, tgt_len in (("evaluation", 10, 128), ("decoding", 1, 1)):
         case = replace(load_published(BASE, smoke), rows=rows, tgt_len=tgt_len, trains=False)
-        about = {"config": BASE, "task": task}
-        yield try_in_time(ends_at, about, time_reading, case, 0.1 if smoke else 2.0)
+        for way in ("plain", "graphs"):
+            # A CPU has no graphs.
+            if way == "plain" or DEVICE == "cuda":
+                about = {"config": BASE, "task": task, "way": way}
+                seconds = 0.1 if smoke else 2.0
+                yield try_in_time(ends_at, about, time_reading, case, seconds, way == "graphs")
 
 
 @torch.inference_mode()
-def time_reading(case: Case, seconds: float) -> dict[str, Any]:
+def time_reading(case: Case, seconds: float, captures: bool = False) -> dict[str, Any]:
     net = make_network(case).eval().to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
     reader = Reader(net)
     memory = None
@@ -236,4 +221,19 @@ def time_reading(case: Case, seconds: float) -> dict[str, Any]:
         nats_BL, memory = reader.loss(tokens_BL, tokens_BL, memory)
         return nats_BL.mean()
 
-    return time_steps(read, case, seconds)
+    return time_steps(capture_reading(read, case) if captures else read, case, seconds)
+
+
+def capture_reading(read: Callable[[], Tensor], case: Case) -> Callable[[], Tensor]:
+    """Return a function that reads a segment again by a CUDA graph, after a full memory."""
+    from txl_lightning.training.cuda_graph import CudaGraph
+
+    for _ in range(2 + -(-case.mem_len // case.tgt_len)):
+        read()
+    graph = CudaGraph(lambda: [read()])
+
+    def replay() -> Tensor:
+        graph.replay()
+        return graph.outputs[0].clone()
+
+    return replay

@@ -123,6 +123,8 @@ def build_original(folder: Path, ours: TransformerXL, tgt_len: int) -> nn.Module
 class XTransformers:
     """x-transformers' recurrence, with the positions that it allows there."""
 
+    has_memory = True
+
     def __init__(self, case: Case) -> None:
         theirs = import_module("x_transformers")
         config = case.config

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from .parts import linear, multiply, weight_gradient
 from .precision import compute_dtype, widen
@@ -37,6 +38,8 @@ def nats_of_states(
             None: those of all, computed once.
     """
     size = chunk_size or max(len(target_Y), 1)
+    if torch.compiler.is_compiling():
+        return score_compiled(h_YE, weight_VE, bias_V, more_YC, target_Y, size)
     inputs = [each for each in (h_YE, weight_VE, bias_V, more_YC) if each is not None]
     needs_gradient = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
     is_whole = size >= len(target_Y)
@@ -172,14 +175,47 @@ def differentiate(
     """Return gradients of the inputs that have gradients themselves, for create_graph."""
     # Views: h may have come from the table.
     inputs = [None if each is None else each.view_as(each) for each in inputs]
-    h_YE, weight_VE, bias_V, more_YC = inputs
-    logits_YV = F.linear(*(each.to(dtype) for each in (h_YE, weight_VE, bias_V)))
-    both = logits_YV if more_YC is None else torch.cat([logits_YV, more_YC], dim=-1)
-    nats_Y = F.cross_entropy(at_least_float32(both), target_Y, reduction="none")
+    nats_Y = score_plainly(*inputs, target_Y, dtype)
     learned = [each for each in inputs if each is not None and each.requires_grad]
     found = iter(torch.autograd.grad(nats_Y, learned, d_nats_Y, create_graph=True))
     is_learned = [each is not None and each.requires_grad for each in inputs]
     return [next(found) if learns else None for learns in is_learned]
+
+
+def score_plainly(
+    h_YE: Tensor,
+    weight_VE: Tensor,
+    bias_V: Tensor,
+    more_YC: Tensor | None,
+    target_Y: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return nats_Y by torch's own operations; products are in a precision."""
+    logits_YV = F.linear(*(each.to(dtype) for each in (h_YE, weight_VE, bias_V)))
+    both_YV = logits_YV if more_YC is None else torch.cat([logits_YV, more_YC], dim=-1)
+    return F.cross_entropy(at_least_float32(both_YV), target_Y, reduction="none")
+
+
+def score_compiled(
+    h_YE: Tensor,
+    weight_VE: Tensor,
+    bias_V: Tensor,
+    more_YC: Tensor | None,
+    target_Y: Tensor,
+    size: int,
+) -> Tensor:
+    """Return nats_Y where torch.compile joins operations itself, by chunks of `size` tokens."""
+    nats = []
+    dtype = compute_dtype(weight_VE)
+    for start in range(0, max(len(target_Y), 1), size):
+        rows = slice(start, start + size)
+        more_XC = None if more_YC is None else more_YC[rows]
+        inputs = h_YE[rows], weight_VE, bias_V, more_XC, target_Y[rows], dtype
+        if size >= len(target_Y):
+            return score_plainly(*inputs)
+        options = {"use_reentrant": False, "preserve_rng_state": False}
+        nats.append(checkpoint(score_plainly, *inputs, **options))
+    return torch.cat(nats)
 
 
 def nats_of_logits(logits_YV: Tensor, target_Y: Tensor) -> Tensor:
