@@ -36,7 +36,7 @@ PARTS = {
     "tests": ("parts.run_gpu_tests", 90),
     "golden": ("parts.compare_golden", 40),
     "inference": ("speed.measure_inference", 40),
-    "peers": ("peers.measure_peers", 150),
+    "peers": ("peers.measure_peers", 220),
     "minutes": ("minutes.train_equal_time", 420),
     "layers": ("kernels.measure_kernels", 60),
     "profile": ("kernels.profile_steps", 100),

@@ -28,7 +28,7 @@ from experiments.speed.cases import Case
 from txl_lightning.model.reading import Reader
 
 RATE = 3e-4
-SECONDS = 60
+SECONDS = 45
 N_SEGMENT = 8  # of the held-out text, in each row
 Step = Callable[[Tensor, Tensor], Tensor]
 

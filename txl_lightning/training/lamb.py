@@ -46,7 +46,8 @@ class Lamb(Optimizer):
         """Update all weights of a group together: a GPU is slow to start an operation for each."""
         updates = self.adam(weights, group)
         # Private, here and below: one call for all weights, as in torch's own optimizers.
-        torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
         norm_X, update_norm_X = (
             torch.stack([gather_shards(norm) for norm in torch._foreach_norm(tensors)])
             for tensors in (weights, updates)
