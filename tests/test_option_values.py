@@ -260,7 +260,7 @@ def test_what_cannot_be_added_is_refused(parse_fit, tmp_path, text, message):
         parse_fit(f"--config={tmp_path}/a.yaml")
 
 
-@pytest.mark.parametrize("option", ["data.text_key", "data.json_key", "run_name", "steps"])
+@pytest.mark.parametrize("option", ["data.column", "data.json_key", "run_name", "steps"])
 def test_no_distant_name_is_suggested(parse_fit, option):
     with pytest.raises(ValueError, match=f"^unknown option --{option}; see --help for the known"):
         parse_fit(f"--{option}=3")

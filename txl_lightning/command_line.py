@@ -143,7 +143,7 @@ PATHS = {
 """Last parts of the names of options for a path, in which ~ is the home folder."""
 ALWAYS_TEXT = {"context", "prompt"}
 """Options for text to read, where `null` is a word like any other."""
-TEXTS = {*PATHS, *ALWAYS_TEXT, "stop"}
+TEXTS = {*PATHS, *ALWAYS_TEXT, "stop", "text_key", "id_key"}
 """Options for a text: jsonargparse would read `# a` as null, and `[a]` as a list."""
 
 

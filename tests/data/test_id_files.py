@@ -13,11 +13,12 @@ import torch
 
 from txl_lightning import CorpusDataModule
 from txl_lightning.checkpoints import LoadedCheckpoint, load_checkpoint
+from txl_lightning.commands.given_texts import find_kind
 from txl_lightning.commands.inputs import find_id_options, read_ids
 from txl_lightning.data import id_files
 from txl_lightning.data.id_files import IdOptions
 from txl_lightning.data.id_types import find_type
-from txl_lightning.data.sources import DataConfig, find_kind
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.store import EvalText, Store
 from txl_lightning.data.vocab import Bytes
 from txl_lightning.errors import DataError

@@ -7,7 +7,7 @@ import pytest
 
 from txl_lightning.data import json_lines
 from txl_lightning.data.sources import DataConfig
-from txl_lightning.data.text_files import has_documents, is_lines, split_user_files
+from txl_lightning.data.text_files import has_documents, split_user_files
 from txl_lightning.errors import DataError
 
 ALL_TRAIN = (1.0, 0.0, 0.0)
@@ -137,6 +137,6 @@ def test_a_table_of_texts_is_read_as_plain_text_with_a_warning(
 @pytest.mark.parametrize("content", [b"{curly} text", b"[1] a note", b"{\\bf a}", b"", b"{ }"])
 def test_a_text_that_only_begins_like_json_is_plain_text(write_files, tmp_path, capfd, content):
     path = write_files({"a": content or b" "}) / "a"
-    assert not is_lines(path)
+    assert not has_documents(path, tmp_path / "data")
     assert read(path, tmp_path / "data", any_bytes=True) == [content or b" "]
     assert capfd.readouterr().err == ""

@@ -201,7 +201,7 @@ def test_progress_counts_every_byte_that_is_encoded(tmp_path, encoding, monkeypa
     (tmp_path / "vocab.json").write_text(Bytes().to_json())
     monkeypatch.setattr(encoding_module, "PIECE_BYTES", 20)
     encoded = encode_slices(made.splits["train"], tmp_path / "vocab.json", unit, 1, advanced.append)
-    assert b"".join(ids.tobytes() for ids, _ in encoded) == b"ab\ncde\n" * 10
+    assert b"".join(ids.tobytes() for ids, *_ in encoded) == b"ab\ncde\n" * 10
     assert (sum(advanced), len(advanced) > 2) == (70, True)
 
 

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import pytest
 
+from txl_lightning.commands.given_texts import find_kind
 from txl_lightning.data import archives
 from txl_lightning.data.corpora import CORPORA
 from txl_lightning.data.encoding import prepare_folder
-from txl_lightning.data.sources import DataConfig, find_kind
+from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.text_files import OWN_FOLDERS, has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
 
@@ -446,8 +447,8 @@ def test_full_disk_is_a_storage_error_and_leaves_no_file(write_files, tmp_path, 
     [
         ({}, ["no.txt"], "no.txt: no such file"),
         ({"folder/empty": b""}, ["folder"], "folder: no text in it"),
-        ({"a.txt.zst": b"x"}, ["a.txt.zst"], "a.txt.zst: packed; unpack it first"),
-        ({"a.JSONL.ZST": b"x"}, ["a.JSONL.ZST"], "a.JSONL.ZST: packed; unpack it first"),
+        ({"a.txt.7z": b"x"}, ["a.txt.7z"], "a.txt.7z: packed; unpack it first"),
+        ({"a.TAR.ZST": b"x"}, ["a.TAR.ZST"], "a.TAR.ZST: packed; unpack it first"),
         ({"a.txt.gz": b"x"}, ["a.txt.gz"], r"a.txt.gz: damaged, or not an archive \(Not a g"),
         ({"a.zip": b"x"}, ["a.zip"], r"a.zip: damaged, or not an archive \(.*is not a zip file"),
         (

@@ -1,11 +1,10 @@
 """evaluate: measure a checkpoint on any text, with a protocol."""
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,8 @@ import numpy as np
 
 from ..checkpoints import LoadedCheckpoint
 from ..data.corpora import CORPORA
-from ..data.sources import SOURCES, DataConfig, find_kind
+from ..data.json_lines import LineFormat
+from ..data.sources import SOURCES, DataConfig
 from ..data.store import EvalText
 from ..data.tokens import TextTokens
 from ..data.vocab import Vocabulary
@@ -29,9 +29,8 @@ from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation
 from ..terminal import show_progress
-from .inputs import Device, check_array_file, find_id_options, load_model
-
-STDIN = "stdin"  # file with a copy of the standard input
+from .given_texts import copy_stdin, find_kind, name_stdin
+from .inputs import Device, check_array_file, find_id_options, find_text_key, load_model
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,30 @@ class AutoOptions:
     """Tokens by which auto chooses, whatever the time: equal on any machine."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(LineFormat):
+    """How a path or corpus is read.
+
+    Args:
+        document_unit: Unit of path or corpus that is read without context from before it.
+    """
+
+    document_unit: Literal["none", "files", "lines"] | None = None
+
+
 def evaluate_command(
     ckpt_path: str,
     protocol: str = "segments",
     path: str | None = None,
     corpus: str | None = None,
     split: Literal["train", "val", "test"] = "test",
-    document_unit: Literal["none", "files", "lines"] | None = None,
     data_dir: str | None = None,
     per_token: str | None = None,
     per_document: str | None = None,
     out: str | None = None,
     device: Device = None,
     weights: Weights = "float32",
+    reading: ReadingOptions = ReadingOptions(),
     auto: AutoOptions = AutoOptions(),
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
     **lengths: Any,
@@ -74,13 +84,13 @@ def evaluate_command(
             ids (.npy, .bin, .ds; as in training), or a store; left out, the text of the training.
         corpus: A corpus by name, instead of path.
         split: Part of the text; all of your own text is test, unless names of files in it differ.
-        document_unit: Unit of path or corpus that is read without context from before it.
         data_dir: Folder of data; left out, $TXL_DATA, or data, or that of the training.
         per_token: File (.npy) for the nats of every token in input order; nan where not scored.
         per_document: File (.jsonl) for the nats and the most surprising token of each document.
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
         device: Device of the model; left out, a GPU if there is one.
         weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
+        reading: How path or corpus is read; each of its fields is an option.
         auto: How an adaptation is chosen; each of its fields is an option.
         adaptation: What is learned from the text; each of its fields is an option.
         **lengths: Values that replace those of the protocol.
@@ -91,7 +101,7 @@ def evaluate_command(
     trains = bool(auto.adapt or adaptation.rate)
     checkpoint, model, vocab = load_model(ckpt_path, device, weights, trains)
     with TemporaryDirectory(prefix="txl-") as folder:
-        text = open_text(checkpoint, vocab, split, document_unit, folder, path, corpus, data_dir)
+        text = open_text(checkpoint, vocab, split, reading, folder, path, corpus, data_dir)
         settings, chosen = adapt_protocol(settings, model, checkpoint, limit, text, data_dir)
         record = run_protocol(model, text, settings, per_token, per_document)
     record |= {"weights": weights, "adapt": chosen}
@@ -119,25 +129,28 @@ def open_text(
     checkpoint: LoadedCheckpoint,
     vocab: Vocabulary,
     split: str,
-    document_unit: str | None,
+    reading: ReadingOptions,
     folder: str,
     path: str | None,
     corpus: str | None,
     data_dir: str | None,
 ) -> EvalText:
     """Return a split of the checkpoint's text, or else of a path or corpus."""
+    options = asdict(reading)
     if path is None and corpus is None:
-        require(document_unit is None, "document_unit", document_unit, "path or corpus given")
+        for key, value in options.items():
+            require(value in (None, False), key, value, "path or corpus given")
         text = EvalText.from_store(*checkpoint.open_text(data_dir), split)
         return replace(text, corpus=find_corpus(checkpoint.data_settings))
-    config = select_text(path, corpus, folder, data_dir, document_unit=document_unit)
+    config = select_text(path, corpus, folder, data_dir, **options)
     for key, reason in config.list_unused().items():
         raise invalid(key, getattr(config, key), f"null, because {reason}")
     config = replace(config, id_options=find_id_options(checkpoint)) if config.ids else config
-    try:
+    if config.path and config.text_key is None:
+        text_key = find_text_key(checkpoint, Path(config.path), config.data_folder)
+        config = replace(config, text_key=text_key)
+    with name_stdin(folder):
         text = config.source.encode(split, vocab, Path(folder))
-    except DataError as error:
-        raise DataError(str(error).replace(f"{folder}/{STDIN}", "the standard input")) from error
     return replace(text, name=path or text.name, corpus=corpus)
 
 
@@ -247,11 +260,7 @@ def select_text(
         return DataConfig(corpus=corpus, data_dir=data_dir, **options)
     require(corpus is None, "corpus", corpus, "null with path")
     if path == "-":
-        path = f"{folder}/{STDIN}"
-        with open(path, "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        if not Path(path).stat().st_size:
-            raise DataError("path: invalid -; expected a text on the standard input; it is empty")
+        path = copy_stdin("path", folder)
         # What is unpacked of it goes with it.
         data_dir = folder
     config = DataConfig(**{find_kind(Path(path)): path}, data_dir=data_dir, **options)

@@ -13,13 +13,15 @@ import torch
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import GIVE_TEXT, load_data_settings
 from ..data.id_files import IdOptions, open_array
-from ..data.sources import DataConfig, find_kind
+from ..data.json_lines import LineFormat
+from ..data.sources import DataConfig
 from ..data.store import Store
-from ..data.text_files import SPLITS, find_slices
+from ..data.text_files import SPLITS, find_slices, has_documents
 from ..data.vocab import Bytes, Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..files import check_file_writable, check_folder_writable
 from ..model import Network, Weights, pack_weights
+from .given_texts import find_kind
 
 Device = Literal["cpu", "cuda"] | None
 ESCAPES = {"n": "a line end", "r": "a carriage return", "t": "a tab"}
@@ -89,7 +91,9 @@ def read_path(
     kind = find_kind(Path(path))
     if kind == "path":
         is_bytes = isinstance(vocab, Bytes)
-        slices = find_slices(Path(path), DataConfig().data_folder, any_bytes=is_bytes)
+        data_dir = DataConfig().data_folder
+        how = LineFormat(text_key=find_text_key(checkpoint, Path(path), data_dir))
+        slices = find_slices(Path(path), data_dir, is_bytes, how)
         return np.concatenate([ids for each in slices for ids in vocab.encode(each)])[:n_most]
     config = DataConfig(**{kind: path}, id_options=find_id_options(checkpoint)).put_all_in_test()
     with TemporaryDirectory(prefix="txl-") as folder:
@@ -103,6 +107,14 @@ def find_id_options(checkpoint: LoadedCheckpoint) -> IdOptions:
     # Checkpoints of earlier releases do not have them; nor does a folder of convert.
     used = used or load_data_settings(checkpoint.path, GIVE_TEXT).get("id_options") or {}
     return IdOptions(dtype=used.get("dtype"), separator=used.get("separator"))
+
+
+def find_text_key(checkpoint: LoadedCheckpoint, path: Path, data_dir: Path) -> str | None:
+    """Return the key that the texts of training had, for a path with JSON lines; None for others,
+    or if it is the usual one."""
+    key = checkpoint.data_settings.get("text_key")
+    is_there = key is not None and path.exists()
+    return key if is_there and has_documents(path, data_dir, LineFormat(text_key=key)) else None
 
 
 def share_unknown(vocab: Vocabulary, ids: np.ndarray) -> float:

@@ -5,21 +5,24 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from ..checkpoints import LoadedCheckpoint
+from ..data.json_lines import DEFAULT_FORMAT, KEY, LINES, LineFormat, is_object, parse_line
 from ..data.vocab import Vocabulary
 from ..errors import (
     DataError,
     Settings,
     prefix_errors,
+    print_notice,
     require,
     suggest_key,
 )
-from ..files import require_shape
+from ..files import has_ending, require_shape
 from ..generation import StreamingDetokenizer, encode_prompt, score_candidates
 from ..generation.candidates import encode_continuation, start_scoring
 from ..generation.prompts import encode_start
@@ -71,7 +74,7 @@ class CandidateList(Settings):
     """Texts of which one continues the text so far; a line of a .jsonl file."""
 
     candidates: tuple[str, ...]
-    id: str | int | None = None
+    id: str | int | float | None = None
     context: str = ""
     """Text before each candidate, which is not scored."""
     reference: str | None = None
@@ -101,6 +104,7 @@ def score_command(
     ckpt_path: str,
     candidates: str | None = None,
     lines: str | None = None,
+    records: LineFormat = DEFAULT_FORMAT,
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
     **options: Any,
 ) -> None:
@@ -113,23 +117,19 @@ def score_command(
         candidates: File of lists (.jsonl), or - for the standard input, one in each line:
             candidates and, if wanted, id, context, reference and scores.
         lines: File of text, or - for the standard input: the nats of each line are printed as it
-            comes, instead of candidates.
+            comes, instead of candidates. With text_key or id_key, or as .jsonl, it has JSON lines.
+        records: How JSON lines are read; each of its fields is an option.
         adaptation: What is learned from the lists before; each of its fields is an option.
         **options: As in ScoreOptions.
     """
-    given = [path for path in (candidates, lines) if path is not None]
-    if len(given) != 1:
-        problem = "--lines: given with --candidates" if given else "--candidates is missing"
-        raise ValueError(f"{problem}; expected a .jsonl file, or -; or --lines alone")
+    path = find_input(candidates, lines, records)
     settings = ScoreOptions(**options)
     adaptation.require_used()
     is_possible = settings.carry or not adaptation.rate
     require(is_possible, "rate", adaptation.rate, "null with carry false")
     hint_at_escapes(context=settings.context, end=settings.end)
-    if candidates is not None:
-        require_lists(candidates)
     how = settings.device, settings.weights, bool(adaptation.rate)
-    _, model, vocab = load_model(ckpt_path, *how)
+    checkpoint, model, vocab = load_model(ckpt_path, *how)
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
     context = settings.context
@@ -140,26 +140,47 @@ def score_command(
     # Read once, although each list may start from it.
     start = score_candidates(model, start, [])[1]
     state = start
-    [path] = given
-    for line, each in read_lists(path) if lines is None else read_texts(path):
+    found = read_lists(path) if lines is None else read_lines(path, records, checkpoint)
+    for line, each in found:
         with prefix_errors(f"{name_lists(path)}, line {line}", ": "):
             before = state if settings.carry else start
             record, state = score_list(model, vocab, before, each, settings)
-        record = record if lines is None else describe_line(record)
+        record = record if lines is None else describe_line(line, record)
         print(json.dumps(record, ensure_ascii=False), flush=True)
+
+
+def find_input(candidates: str | None, lines: str | None, records: LineFormat) -> str:
+    """Return the path that is given; refuse two, a file of another format, and settings of JSON
+    lines where there are none."""
+    given = [path for path in (candidates, lines) if path is not None]
+    if len(given) != 1:
+        problem = "--lines: given with --candidates" if given else "--candidates is missing"
+        raise ValueError(f"{problem}; expected a .jsonl file, or -; or --lines alone")
+    if candidates is not None:
+        require_lists(candidates)
+    if lines is None or not has_records(lines, records):
+        for key, value in asdict(records).items():
+            require(value in (None, False), key, value, "null or false without JSON lines as lines")
+    return given[0]
+
+
+def has_records(path: str, how: LineFormat) -> bool:
+    """Return True if a key, or the name of a file, says that its lines are JSON with a text."""
+    return has_ending(Path(path), LINES) or bool(how.text_key or how.id_key)
 
 
 def require_lists(path: str) -> None:
     """Refuse a file of another format; a pipe has no name of one."""
     is_pipe = path == "-" or path.startswith("/dev/") or Path(path).is_fifo()
-    is_lists = is_pipe or Path(path).suffix.casefold() == ".jsonl"
+    is_lists = is_pipe or has_ending(Path(path), LINES)
     require(is_lists, "candidates", path, "a .jsonl file, or - for the standard input")
 
 
-def describe_line(record: dict[str, Any]) -> dict[str, Any]:
+def describe_line(line: int, record: dict[str, Any]) -> dict[str, Any]:
     """Return what is printed of a line, from the record of a list of this one candidate."""
+    identifier = {} if record["id"] is None else {"id": record["id"]}
     names = [name for name in ("nats", "tokens", "unknown", "words") if name in record]
-    return {"line": record["id"]} | {name: record[name][0] for name in names}
+    return {"line": line} | identifier | {name: record[name][0] for name in names}
 
 
 def find_end(vocab: Vocabulary) -> str:
@@ -258,13 +279,45 @@ def read_lists(path: str) -> Iterator[tuple[int, CandidateList]]:
             yield number, each
 
 
+def read_lines(
+    path: str, records: LineFormat, checkpoint: LoadedCheckpoint
+) -> Iterator[tuple[int, CandidateList]]:
+    """Return the lines of a text, or the texts of JSON lines, under the key of training if no other
+    is given."""
+    if not has_records(path, records):
+        return read_texts(path)
+    text_key = records.text_key or checkpoint.data_settings.get("text_key")
+    return read_records(path, replace(records, text_key=text_key))
+
+
 def read_texts(path: str) -> Iterator[tuple[int, CandidateList]]:
     """Yield the number of each line of a text, as soon as it comes, and a list of it alone."""
     with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
         for number, raw in enumerate(file, 1):
             with explain_line(f"{name_lists(path)}, line {number}"):
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            yield number, CandidateList((line.removesuffix("\n").removesuffix("\r"),), id=number)
+            if number == 1 and is_object(raw, any_object=False, key=KEY):
+                fix = f"text_key {KEY} reads the texts of JSON lines"
+                print_notice(f"warning: {name_lists(path)}: line 1 is read as plain text; {fix}")
+            yield number, CandidateList((line.removesuffix("\n").removesuffix("\r"),))
+
+
+def read_records(path: str, how: LineFormat) -> Iterator[tuple[int, CandidateList]]:
+    """Yield the number of each JSON line that is not blank, as soon as it comes, and a list of its
+    text alone."""
+    name = name_lists(path)
+    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+        for number, raw in enumerate(file, 1):
+            if not raw.strip():
+                continue
+            try:
+                text, identifier = parse_line(f"line {number:,}", raw, how)
+            except DataError as error:
+                if not how.skip_bad_lines:
+                    raise DataError(f"{name}: {error}; expected {how.example}") from error
+                print_notice(f"warning: {name}: left out: {error}")
+                continue
+            yield number, CandidateList((text.decode(),), id=identifier)
 
 
 @contextmanager

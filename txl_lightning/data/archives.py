@@ -1,4 +1,4 @@
-"""Packed files of a user, which are untrusted: tar, zip, gz, bz2 and xz."""
+"""Packed files of a user, which are untrusted: tar, zip, gz, bz2, xz and zst."""
 
 import bz2
 import errno
@@ -8,17 +8,20 @@ import shutil
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 from ..errors import DataError
 from ..files import cache_result, create_folder, has_ending, hash_file, hash_values
 
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
-COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 ARCHIVES = (*TARS, ".zip")
-UNPACKED = (*ARCHIVES, *COMPRESSED)  # endings of files that are unpacked
+PACKED = (".tar.zst", ".7z", ".rar", ".lz4", ".br")  # endings of files that nothing here unpacks
+ZSTANDARD = ("compression.zstd", "backports.zstd")  # a module of Python 3.14, and its backport
 BYTES_AT_ONCE = 64 << 20  # bytes that are read at once
 # Part of the name of an unpacked folder: increment it when other files are unpacked.
 UNPACKED_VERSION = 3
@@ -28,12 +31,27 @@ ZIP64 = 0xFFFF  # number of members that the end of a zip has if another record 
 DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
 
 
+def open_zstandard(path: Path) -> BinaryIO:
+    for name in ZSTANDARD:
+        with suppress(ModuleNotFoundError):
+            return import_module(name).open(path, "rb")
+    raise NotImplementedError("it needs Python 3.14, or pip install backports.zstd")
+
+
+COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": open_zstandard}
+UNPACKED = (*ARCHIVES, *COMPRESSED)  # endings of files that are unpacked
+
+
 def unpack(
-    archive: Path, data_dir: Path, unpack_into: Callable[[Path, Path], object] | None = None
+    archive: Path,
+    data_dir: Path,
+    unpack_into: Callable[[Path, Path], object] | None = None,
+    options: Sequence[Any] = (),
 ) -> Path:
-    """Return the folder with the content of a packed file, unpacked once."""
+    """Return the folder with the content of a packed file, unpacked once with each options."""
     sha256 = cache_result("sha256", [archive], data_dir, partial(hash_file, archive))
-    name = f"{archive.name}-{hash_values([UNPACKED_VERSION, str(archive.absolute()), sha256])}"
+    key = [UNPACKED_VERSION, str(archive.absolute()), sha256, *options]
+    name = f"{archive.name}-{hash_values(key)}"
     folder = data_dir / "prepared" / name
     create_folder(folder, partial(unpack_into or unpack_archive, archive))
     return folder

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, convert_fields, require, require_at_least, suggest_key
-from .json_lines import save_texts
+from .json_lines import LineFormat, save_texts
 from .sources import DataConfig
 from .store import Store
 from .stream import Segment, Stream, TrainingLoader
@@ -87,7 +87,8 @@ class CorpusConfig(DataConfig, StreamConfig):
 
 
 # The explanations of all settings.
-EXPLAINED = [str(getdoc(kind)).partition("Args:\n")[2] for kind in (DataConfig, StreamConfig)]
+KINDS = (DataConfig, LineFormat, StreamConfig)
+EXPLAINED = [str(getdoc(kind)).partition("Args:\n")[2] for kind in KINDS]
 
 
 class CorpusDataModule(LightningDataModule):
@@ -117,7 +118,7 @@ class CorpusDataModule(LightningDataModule):
     def from_texts(cls, texts: Iterable[str], path: str | Path, **settings: Any) -> Self:
         """Save texts, each a document, as JSON lines; return the module that reads this file, which
         evaluation and resuming need."""
-        save_texts(texts, Path(path))
+        save_texts(texts, Path(path), settings.get("text_key"))
         return cls(path=path, **settings)
 
     @cached_property

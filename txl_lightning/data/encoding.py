@@ -23,7 +23,8 @@ from ..errors import DataError, StorageError, print_notice, require
 from ..files import cache_result
 from ..imports import ALLOWED, allow_imports, hash_code
 from ..terminal import Advance, show_progress
-from .store import EvalText, Store, build_store, open_prepared
+from .json_lines import DEFAULT_FORMAT, Identifier, LineFormat, describe_records, write_identifiers
+from .store import IDENTIFIERS, EvalText, Store, build_store, open_prepared
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
 from .vocab.base import EncodedPiece, Vocabulary
 from .vocab.kinds import BUILT_IN, build_vocabulary, find_own_class, load_vocabulary
@@ -39,6 +40,9 @@ SHORT_BYTES = 100_000  # bytes of documents that are encoded in batches
 SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
 SMALLEST = 50_000  # bytes of the shortest text with subwords; shorter ones were not measured
 LINE_BREAK = re.compile(rb"\S\n(?=\S)")
+
+# Ids, the places where documents begin, and the identifier of each of these documents, or None.
+NamedPiece = tuple[np.ndarray, Sequence[int], Sequence[Identifier | None]]
 
 
 class OwnLength(NamedTuple):
@@ -63,6 +67,7 @@ class Encoding:
     document_unit: DocumentUnit | None = None
     words: WordOptions = WordOptions()
     subwords: SubwordOptions = SubwordOptions()
+    lines: LineFormat = DEFAULT_FORMAT  # of JSON lines
 
     @property
     def slices(self) -> list[Any]:
@@ -84,6 +89,8 @@ class Encoding:
             # A line or a document also ends with its file.
             "cuts": files.hash_values(sizes),
         }
+        if self.lines.id_key is not None or self.lines.skip_bad_lines:
+            description |= describe_records(self.slices, self.lines)
         # As a manifest has it: tuples become lists.
         return json.loads(json.dumps(description | self.describe_vocabulary()))
 
@@ -118,8 +125,13 @@ class Encoding:
     def encode(
         self, split: str, vocab_path: Path, workers: int, advance: Advance
     ) -> Iterator[EncodedPiece]:
-        """Yield the ids of a split, with the vocabulary in a file, and where documents begin."""
-        return encode_slices(self.splits[split], vocab_path, self.document_unit, workers, advance)
+        """Yield the ids of a split, with the vocabulary in a file, and where documents begin; write
+        what identifies these into a file beside it, if there is a key of it."""
+        unit = self.document_unit
+        pieces = encode_slices(self.splits[split], vocab_path, unit, workers, advance)
+        if self.lines.id_key is None:
+            return ((ids, starts) for ids, starts, _ in pieces)
+        return write_identifiers(pieces, vocab_path.with_name(IDENTIFIERS[split]))
 
     def build(self, folder: Path, description: dict[str, Any], workers: int) -> None:
         """Build the store in an empty folder."""
@@ -216,12 +228,12 @@ def encode_slices(
     unit: DocumentUnit | None,
     workers: int,
     advance: Advance,
-) -> Iterator[EncodedPiece]:
-    """Yield the ids of a text, with the vocabulary in a file, and where documents begin."""
+) -> Iterator[NamedPiece]:
+    """Yield the ids of a text, with the vocabulary in a file, and the documents that begin."""
     vocab = load_vocabulary_once(vocab_path, vocab_path.stat().st_mtime_ns)
     pieces = [*plan_pieces(slices, vocab)]
     encode = partial(encode_piece, vocab_path, unit)
-    results: Iterator[Iterable[EncodedPiece]] = map(encode, pieces)
+    results: Iterator[Iterable[NamedPiece]] = map(encode, pieces)
     if workers > 1:
         results = map_in_processes(encode, pieces, workers)
     for piece, encoded in zip(pieces, results, strict=True):
@@ -230,8 +242,8 @@ def encode_slices(
 
 
 def map_in_processes(
-    encode: Callable[[list[FileSlice]], Iterator[EncodedPiece]], pieces: Sequence, n_worker: int
-) -> Iterator[list[EncodedPiece]]:
+    encode: Callable[[list[FileSlice]], Iterator[NamedPiece]], pieces: Sequence, n_worker: int
+) -> Iterator[list[NamedPiece]]:
     """Yield what `encode` yields of each piece; processes may import what this one may."""
     # A fork would copy the locks of threads that it does not copy.
     spawn = multiprocessing.get_context("spawn")
@@ -286,17 +298,23 @@ def find_line(part: FileSlice, offset: int) -> int:
 
 def encode_piece(
     path: Path, kind: DocumentUnit | None, slices: Sequence[FileSlice]
-) -> Iterator[EncodedPiece]:
-    """Yield the ids of slices, and where documents begin among them."""
+) -> Iterator[NamedPiece]:
+    """Yield the ids of slices, and the documents that begin among them."""
     vocab = load_vocabulary_once(path, path.stat().st_mtime_ns)
     for batch in batch_documents(slices, kind):
         if len(batch) > 1:
-            yield vocab.encode_batch(batch)
-            continue
-        begins = kind is not None and not batch[0].continues
-        for ids in vocab.encode(batch[0]):
-            yield ids, [0] if begins and len(ids) else []
-            begins = begins and not len(ids)
+            ids, starts = vocab.encode_batch(batch)
+            identifiers = [document.identifier for document in batch]
+            # A document without tokens is none: which one it is, only its own ids say.
+            if len(starts) == len(batch) or {*identifiers} == {None}:
+                yield ids, starts, identifiers[: len(starts)]
+                continue
+        for document in batch:
+            begins = kind is not None and not document.continues
+            for ids in vocab.encode(document):
+                starts = [0] if begins and len(ids) else []
+                yield ids, starts, [document.identifier] * len(starts)
+                begins = begins and not len(ids)
 
 
 @lru_cache(1)

@@ -12,21 +12,15 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..errors import DataError, convert_fields, invalid, require
-from ..files import STORE_FILE, has_mark, require_local_path
+from ..files import require_local_path
+from . import text_files
 from .corpora import CORPORA, Corpus
 from .encoding import Encoding, OwnLength, encode_split, prepare_folder, prepare_text
 from .id_files import IDS, IdEncoding, IdOptions, split_id_files
+from .json_lines import LineFormat
 from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
-from .text_files import (
-    FRACTIONS,
-    SPLITS,
-    SUFFIXES,
-    DocumentUnit,
-    count_bytes,
-    has_documents,
-    split_user_files,
-)
+from .text_files import FRACTIONS, SPLITS, DocumentUnit
 from .vocab.base import Bytes, Vocabulary
 from .vocab.kinds import BUILT_IN
 from .vocab.subwords import SubwordOptions
@@ -115,11 +109,9 @@ class EncodedSource(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class TextSource(EncodedSource):
-    """Your own text: a file, a folder or an archive, or three of these."""
+    """A text, of which a vocabulary can be made."""
 
     reason = "is a text"
-    key = "path"
-    path: str | list[str] | None
     document_unit: DocumentUnit | Literal["none"] | None
     words: WordOptions
     subwords: SubwordOptions
@@ -134,21 +126,34 @@ class TextSource(EncodedSource):
         # A vocabulary's file may list words.
         return {name: reason for name in users if self.vocab_name in BUILT_IN.keys() - users[name]}
 
-    def measure_own(self) -> OwnLength:
-        any_bytes = self.vocab == "bytes"
-        return OwnLength(sum(count_bytes(path, self.data_folder, any_bytes) for path in self.paths))
-
-    def find_encoding(self, any_bytes: bool = False) -> Encoding:
-        any_bytes |= self.vocab == "bytes"
-        splits = split_user_files(self.paths, self.split, self.data_folder, any_bytes)
-        has_units = any(has_documents(path, self.data_folder) for path in self.paths)
-        unit = self.choose_unit("files" if has_units else None)
-        return Encoding(splits, self.vocab_name, unit, self.words, self.subwords)
-
     def choose_unit(self, own: DocumentUnit | None) -> DocumentUnit | None:
         """Return the unit of documents that is given, or else the text's own."""
         unit = self.document_unit or own
         return None if unit == "none" else unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource(TextSource, LineFormat):
+    """Your own text: a file, a folder or an archive, or three of these."""
+
+    key = "path"
+    path: str | list[str]
+
+    def __post_init__(self) -> None:
+        is_used = self.id_key is None or self.document_unit in (None, "files")
+        require(is_used, "id_key", self.id_key, f"null with document_unit {self.document_unit}")
+
+    def measure_own(self) -> OwnLength:
+        how = self.data_folder, self.vocab == "bytes"
+        return OwnLength(sum(text_files.count_bytes(path, *how) for path in self.paths))
+
+    def find_encoding(self, any_bytes: bool = False) -> Encoding:
+        any_bytes |= self.vocab == "bytes"
+        data_dir = self.data_folder
+        splits = text_files.split_user_files(self.paths, self.split, data_dir, any_bytes, self)
+        has_units = any(text_files.has_documents(path, data_dir, self) for path in self.paths)
+        unit = self.choose_unit("files" if has_units or self.text_key or self.id_key else None)
+        return Encoding(splits, self.vocab_name, unit, self.words, self.subwords, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,14 +245,14 @@ class TaskSource(Source):
         return TaskStore(self.corpus, self.task)
 
 
-SOURCES = {"path": TextSource, "ids": IdSource, "store": StoreSource}
+SOURCES = {"path": FileSource, "ids": IdSource, "store": StoreSource}
 """Sources by the setting that names the text; without one of these it is the corpus."""
 ALWAYS = {"corpus", *SOURCES, "split", "data_dir"}
 """Settings that replace others, are refused if they cannot be used, or say where files are."""
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(LineFormat):
     """Settings of a text and its tokenization.
 
     Args:
@@ -289,6 +294,7 @@ class DataConfig:
         for name in ("data_dir", "path", "ids"):
             for path in list_given(getattr(self, name)):
                 require_local_path(name, path)
+                require(path != "-", name, path, "a file; or prepare - --out STORE, and data.store")
         first, *others = [name for name in SOURCES if getattr(self, name) is not None] or ["corpus"]
         for name in others:
             raise invalid(name, getattr(self, name), f"null with {first}")
@@ -340,11 +346,3 @@ class DataConfig:
 def list_given(value: str | list[str] | None) -> list[str]:
     """Return the paths that a setting gives: none, one or several."""
     return [value] if isinstance(value, str) else list(value or [])
-
-
-def find_kind(path: Path) -> str:
-    """Return the setting of a path: path for a text, ids for a file of ids, or store."""
-    # Also of a damaged store, which is then refused as one, by name.
-    if has_mark(path, STORE_FILE):
-        return "store"
-    return "ids" if path.suffix in SUFFIXES and path.is_file() else "path"

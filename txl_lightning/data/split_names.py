@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from ..errors import DataError, print_notice
 from ..process import is_child
@@ -17,6 +18,19 @@ NAMED = {
 NAMED["val"] += ("validate", "validset", "eval", "evaluation")
 WORDS = {word: split for split, words in NAMED.items() for word in words}
 INSIDE = re.compile("|".join(sorted(WORDS, key=len, reverse=True)))  # the longest comes first
+
+
+def group_by_split(
+    path: Path, documents: Mapping[str, Sequence[Any]], is_cut: bool
+) -> dict[str, list[Any]] | None:
+    """Return the slices of documents, by name, of the split that each name names; None if the names
+    give no splits."""
+    sizes = {name: sum(part.n_byte for part in parts) for name, parts in documents.items() if parts}
+    named = assign_splits(path, sizes, is_cut) if len(sizes) > 1 else {}
+    splits: dict[str, list[Any]] = {split: [] for split in SPLITS}
+    for name, split in named.items():
+        splits[split] += documents[name]
+    return splits if named else None
 
 
 def assign_splits(path: Path, sizes: Mapping[str, int], is_cut: bool) -> dict[str, str]:

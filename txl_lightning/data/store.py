@@ -1,7 +1,7 @@
 """A prepared text, written, verified, opened or copied from a URL; and a text to be scored.
 
-A store has manifest.json, vocab.json and, of each split, SPLIT.ids and SPLIT.starts: the ids, which
-are memory-mapped, and the positions where documents begin. A TaskStore has the same methods.
+A store has manifest.json, vocab.json and, of each split, SPLIT.ids, which are memory-mapped,
+SPLIT.starts, where documents begin, and with data.id_key SPLIT.identifiers, in lines of JSON.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TOKENS_AT_ONCE = 1 << 20  # tokens of a text to be scored that are read at once
 START = np.dtype("<i8")  # of the positions where documents begin
 FILES = ("vocab.json", *(f"{split}.{kind}" for split in SPLITS for kind in ("ids", "starts")))
+IDENTIFIERS = {split: f"{split}.identifiers" for split in SPLITS}
 COUNTED = ("bytes", "tokens", "unknown", "n_document")
 MANIFEST = {"text": str, "cuts": str, "checksum": str, "files": dict.fromkeys(FILES, str)}
 MANIFEST |= dict.fromkeys(COUNTED, dict.fromkeys(SPLITS, int))
@@ -41,25 +42,23 @@ def build_store(
     vocab: Vocabulary,
     description: Mapping[str, Any],
 ) -> None:
-    """Write the pieces of each split, and a manifest with a description, the counts and checksums;
-    the vocabulary is in the folder."""
+    """Write the pieces of each split, and a manifest; the other files are in the folder."""
     # The bytes of ids are summed over their tokens, where these have a size.
     sizes = size_tokens(vocab, description["ids"]) if "ids" in description else None
     counts = {split: write_split(folder, split, splits[split], vocab, sizes) for split in SPLITS}
     manifest = {**description}
     for name in COUNTED if "ids" in description else COUNTED[1:]:
         manifest[name] = {split: counts[split][name] for split in SPLITS}
-    manifest["files"] = {name: files.hash_file(folder / name) for name in FILES}
+    names = [*FILES, *(name for name in IDENTIFIERS.values() if (folder / name).is_file())]
+    manifest["files"] = {name: files.hash_file(folder / name) for name in names}
     files.write_json(manifest | {"checksum": files.hash_values(manifest)}, folder / STORE_FILE)
 
 
 def size_tokens(vocab: Vocabulary, id_options: Mapping[str, Any] | None) -> ndarray | None:
-    """Return the bytes of text per token; None if they depend on neighboring tokens.
-
-    Other programs write marks between the texts of their ids; a text has the letters of a mark.
-    """
+    """Return the bytes of text per token; None if they depend on neighboring tokens."""
     sizes = vocab.token_bytes()
     if sizes is not None and id_options is not None:
+        # Other programs write marks between the texts of their ids; a text has a mark's letters.
         sizes = np.array(sizes)
         sizes[vocab.list_marks(id_options["separator"])] = 0
     return sizes
@@ -72,8 +71,7 @@ def write_split(
     vocab: Vocabulary,
     sizes: ndarray | None,
 ) -> dict[str, int]:
-    """Write the ids of a split, and where its documents begin; return what is counted. An id
-    beyond the vocabulary is a DataError."""
+    """Write a split, and return its counts; an id beyond the vocabulary is a DataError."""
     counts = dict.fromkeys(COUNTED, 0)
     paths = [folder / f"{split}.{kind}" for kind in ("ids", "starts")]
     with paths[0].open("wb") as ids_file, paths[1].open("wb") as starts_file:
@@ -111,6 +109,10 @@ class Store:
             raise DataError(f"{path}: damaged: its checksum differs")
         return manifest
 
+    @property
+    def file_names(self) -> list[str]:
+        return [name for name in (*FILES, *IDENTIFIERS.values()) if name in self.manifest["files"]]
+
     @cached_property
     def vocab(self) -> Vocabulary:
         path = self.verify("vocab.json")
@@ -137,7 +139,7 @@ class Store:
 
     def trust(self) -> None:
         """Note that all files are as they were just written, also for later processes."""
-        for name in FILES:
+        for name in self.file_names:
             cache_result(self._list_facts(name), [self.folder / name], self.data_dir, lambda: "")
             self.verified.add(name)
 
@@ -149,7 +151,7 @@ class Store:
     def find_damage(self, whole: bool = False) -> str | None:
         """Return a description of the first damage of a store on disk, or None."""
         try:
-            for name in FILES:
+            for name in self.file_names:
                 self.verify(name, whole)
         except DataError as error:
             return str(error)
@@ -188,6 +190,11 @@ class Store:
         """Return the tokens of a split, with the positions where its documents begin."""
         return TextTokens(self.ids(split), map_array(self.verify(f"{split}.starts"), START))
 
+    def identifiers(self, split: str) -> Path | None:
+        """Return the file with a line of JSON for each document of a split; None without one."""
+        name = IDENTIFIERS[split]
+        return self.verify(name) if name in self.file_names else None
+
     def describe(self) -> str:
         """Return the sizes of text and vocabulary in one line."""
         names = {"n_document": "documents"} if self.manifest["documents"] else {}
@@ -206,8 +213,7 @@ class Store:
         return self.manifest["unknown"][split] / max(self.manifest["tokens"][split], 1)
 
     def bytes_per_token(self, split: str) -> float | None:
-        """Return the mean bytes per scored token, without the first symbol of each document; None
-        for ids whose text is unknown."""
+        """Return the mean bytes per scored token; None for ids whose text is unknown."""
         if not any(self.n_byte.values()):
             return None
         n_start = self.vocab.n_start * self.manifest["n_document"][split]
@@ -293,7 +299,8 @@ def fetch_store(url: str, data_dir: Path, whole: bool = False) -> Store:
 
     def fetch(part: Path) -> None:
         (part / STORE_FILE).write_bytes(manifest)
-        copy_remote(url, FILES, part)
+        named = [name for name in IDENTIFIERS.values() if name.encode() in manifest]
+        copy_remote(url, [*FILES, *named], part)
         if problem := Store(part, data_dir).find_damage(whole=True):
             advice = "start again, or write it with prepare --out"
             raise DataError(f"data.store: {problem.replace(str(part), url)}; {advice}")
@@ -313,12 +320,13 @@ class EvalText:
     vocab: Vocabulary
     bytes_per_token: float | None  # mean over the whole text; None if tokens have no bytes
     id_options: Mapping[str, Any] | None = None  # how ids of another program were read
+    identifiers: Path | None = None  # of its documents: a line of JSON for each
     corpus: str | None = None  # of a text that was chosen by its corpus, whatever files are called
 
     @staticmethod
     def from_store(name: str, store: Store | TaskStore, split: str) -> EvalText:
         facts = store.fingerprint, store.text(split), store.vocab, store.bytes_per_token(split)
-        return EvalText(name, split, *facts, store.id_options)
+        return EvalText(name, split, *facts, store.id_options, store.identifiers(split))
 
     def count_bytes(self, position_K: ndarray) -> float | None:
         """Return the number of bytes of some tokens: from the mean if sizes are not known."""

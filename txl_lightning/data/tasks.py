@@ -108,6 +108,9 @@ class TaskStore:
         question, answer = draw(np.random.default_rng(0))
         return Examples(draw, seed, count or N_ENDLESS, len(question) + len(answer), len(answer))
 
+    def identifiers(self, split: str) -> None:
+        """Return None: examples are drawn, and have no identifiers."""
+
     def describe(self) -> str:
         return f"examples of {self.example_len} tokens, vocabulary of {self.vocab.n_token} symbols"
 

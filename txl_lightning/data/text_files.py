@@ -14,16 +14,24 @@ from typing import Literal
 from ..errors import DataError, print_notice
 from ..files import LFS_POINTER, OWN_MARKS, has_ending, has_mark
 from ..process import is_child
-from .archives import ARCHIVES, COMPRESSED, UNPACKED, unpack
-from .json_lines import LATIN_1, LINES, TEXT, has_objects, read_lines, unpack_lines
-from .split_names import SPLITS, assign_splits, list_first, warn, warn_of_order
+from .archives import ARCHIVES, COMPRESSED, PACKED, UNPACKED, unpack
+from .json_lines import (
+    DEFAULT_FORMAT,
+    LATIN_1,
+    LINES,
+    TEXT,
+    Identifier,
+    LineFormat,
+    has_objects,
+    read_lines,
+    unpack_lines,
+)
+from .split_names import SPLITS, group_by_split, list_first, warn, warn_of_order
 
 CHUNK = 1 << 20
 FRACTIONS = (0.9, 0.05, 0.05)  # of train, val and test, unless others are given
 DocumentUnit = Literal["files", "lines"]  # one document of a text: each file, or each line
-# Endings of files of ids, and of packed files that nothing here unpacks.
-SUFFIXES = (".npy", ".bin", ".ds")
-PACKED = (".zst", ".7z", ".rar", ".lz4", ".br")
+SUFFIXES = (".npy", ".bin", ".ds")  # endings of files of ids
 TABLES = (".json", ".csv", ".tsv")  # endings of texts that are not read as their author may think
 JSON = re.compile(rb'\s*(\[\s*)?\{\s*"')  # the beginning of an object, or of an array of objects
 BEGINNINGS = {
@@ -52,6 +60,7 @@ class FileSlice:
     text: bytes | None = field(default=None, repr=False)  # these bytes, if they are read already
     is_text: bool = field(default=False, kw_only=True)  # refuse bytes that are not UTF-8
     continues: bool = field(default=False, kw_only=True)  # the document of the slice before
+    identifier: Identifier | None = field(default=None, kw_only=True)  # of a record of JSON lines
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -151,7 +160,11 @@ def find_character(part: FileSlice, offset: int) -> int:
 
 
 def split_user_files(
-    paths: Sequence[Path], fractions: Sequence[float], data_dir: Path, any_bytes: bool = False
+    paths: Sequence[Path],
+    fractions: Sequence[float],
+    data_dir: Path,
+    any_bytes: bool = False,
+    how: LineFormat = DEFAULT_FORMAT,
 ) -> Splits:
     """Return the splits of one file, folder or archive, or of three for train, val and test.
 
@@ -159,14 +172,14 @@ def split_user_files(
     under `data_dir`. DataError if nothing can be read, or if it is not text and not `any_bytes`.
     """
     if len(paths) == len(SPLITS):
-        texts = [find_slices(path, data_dir, any_bytes) for path in paths]
+        texts = [find_slices(path, data_dir, any_bytes, how) for path in paths]
         return dict(zip(SPLITS, texts, strict=True))
     if len(paths) != 1:
         expected = "expected one, or three: train, val and test"
         raise DataError(f"data.path: invalid number of files {len(paths)}; {expected}")
-    documents = find_documents(paths[0], data_dir, any_bytes)
+    documents = find_documents(paths[0], data_dir, any_bytes, how)
     is_cut = max(fractions) < 1
-    splits = group_by_split(paths[0], documents, is_cut)
+    splits = group_by_split(paths[0], documents, is_cut) if len(documents) > 1 else None
     if splits is None:
         splits = split_by_fractions([*chain(*documents.values())], fractions)
         if len(documents) == len(SPLITS) and all(len(each) == 1 for each in splits.values()):
@@ -177,34 +190,22 @@ def split_user_files(
     return splits
 
 
-def group_by_split(
-    path: Path, documents: Mapping[str, list[FileSlice]], is_cut: bool
-) -> Splits | None:
-    """Return the documents of the split that their names name, or None if these give no splits."""
-    sizes = {name: sum(part.n_byte for part in parts) for name, parts in documents.items() if parts}
-    named = assign_splits(path, sizes, is_cut) if len(sizes) > 1 else {}
-    splits = {split: [] for split in SPLITS}
-    for name, split in named.items():
-        splits[split] += documents[name]
-    return splits if named else None
-
-
-def find_slices(path: Path, data_dir: Path, any_bytes: bool = False) -> list[FileSlice]:
+def find_slices(path: Path, data_dir: Path, any_bytes: bool, how: LineFormat) -> list[FileSlice]:
     """Return the whole text of a file, a folder or an archive."""
-    return [*chain(*find_documents(path, data_dir, any_bytes).values())]
+    return [*chain(*find_documents(path, data_dir, any_bytes, how).values())]
 
 
-def has_documents(path: Path, data_dir: Path) -> bool:
+def has_documents(path: Path, data_dir: Path, how: LineFormat = DEFAULT_FORMAT) -> bool:
     """Return True if a path may contain several documents."""
     if path.is_dir() or has_ending(path, ARCHIVES):
         return True
     if has_ending(path, COMPRESSED):
         path = unpack(path, data_dir) / path.stem
-    return is_lines(path)
+    return is_lines(path, how, is_own=False, any_bytes=False)
 
 
 def find_documents(
-    path: Path, data_dir: Path, any_bytes: bool = False
+    path: Path, data_dir: Path, any_bytes: bool, how: LineFormat
 ) -> dict[str, list[FileSlice]]:
     """Return the texts in a file, a folder or an archive by name; DataError if there are none."""
     try:
@@ -212,9 +213,9 @@ def find_documents(
             expected = "expected a text file, a folder or an archive"
             raise DataError(f"{path}: no such file; {expected}")
         if has_ending(path, PACKED):
-            advice = "unpack it first (.zip, .gz, .bz2 and .xz need not be)"
+            advice = "unpack it first (.zip, .gz, .bz2, .xz and .zst need not be)"
             raise DataError(f"{path}: packed; {advice}")
-        return select_texts(path, read_texts(path, data_dir, any_bytes))
+        return select_texts(path, read_texts(path, data_dir, any_bytes, how))
     except OSError as error:
         # An error amid a file does not name it.
         name = error.filename or "data.path"
@@ -252,7 +253,7 @@ def is_table(part: FileSlice) -> bool:
 
 
 def read_texts(
-    path: Path, data_dir: Path, any_bytes: bool, unpacked: bool = False
+    path: Path, data_dir: Path, any_bytes: bool, how: LineFormat, unpacked: bool = False
 ) -> dict[str, list[FileSlice] | str]:
     """Return the texts in each file by its name, or what a file is that is not text.
 
@@ -267,10 +268,13 @@ def read_texts(
         is_own = file == path
         is_raw = any_bytes and kind != LFS and (is_own or kind == NOT_UTF8)
         if has_ending(file, UNPACKED) and kind != LFS and not unpacked:
-            inner = read_texts(unpack(file, data_dir), data_dir, any_bytes, unpacked=True)
+            is_single = is_own and not has_ending(file, ARCHIVES)
+            content = unpack(file, data_dir) / (file.stem if is_single else "")
+            inner = read_texts(content, data_dir, any_bytes, how, unpacked=True)
             texts |= inner if is_own else {f"{name}/{part}": inner[part] for part in inner}
-        elif kind in (None, NOT_UTF8) and is_lines(file, is_own and not any_bytes):
-            texts[name] = [FileSlice(*bounds) for bounds in unpack_lines(file, data_dir)]
+        elif kind in (None, NOT_UTF8) and is_lines(file, how, is_own, any_bytes):
+            records = unpack_lines(file, data_dir, how)
+            texts[name] = [FileSlice(*bounds, identifier=each) for *bounds, each in records]
         elif kind is None or (is_raw and not has_ending(file, LINES)):
             texts[name] = slice_file(file, is_text=not any_bytes)
         elif is_own:
@@ -302,15 +306,15 @@ def find_binary(path: Path) -> str | None:
     return None
 
 
-def is_lines(path: Path, any_object: bool = False) -> bool:
-    """Return True for JSON lines: by the ending of the name, or by the first lines, of which one
-    has a text, or with `any_object` is any object."""
-    if has_ending(path, LINES):
+def is_lines(path: Path, how: LineFormat, is_own: bool, any_bytes: bool) -> bool:
+    """Return True for JSON lines: by the ending of the name, by a key that is given for a single
+    file, or by the first lines, of which one has a text, or is an object of a single text file."""
+    if has_ending(path, LINES) or (is_own and (how.text_key or how.id_key)):
         return True
     with path.open("rb") as file:
         start = file.read(1000).removeprefix(codecs.BOM_UTF8).lstrip()
     # Most files are known by one character.
-    return start.startswith(b"{") and has_objects(path, any_object)
+    return start.startswith(b"{") and has_objects(path, is_own and not any_bytes, how.text_key)
 
 
 def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest
 from ..checkpoints.mirror import fetch_newer
 from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..data.json_lines import LineFormat
 from ..data.sources import DataConfig
 from ..data.vocab.kinds import BUILT_IN
 from ..errors import CheckpointError, DataError, invalid, require
@@ -42,6 +43,7 @@ NO_EFFECT_ON_WEIGHTS = {
 }
 """Settings of the network that may differ from the checkpoint's."""
 EQUAL_STATE = {"adamw": "adam"}  # optimizers that can load the state of another one
+LINE_SETTINGS = [each.name for each in fields(LineFormat)]  # of the JSON lines of one text
 DEFAULT_TEXTS = [getattr(DataConfig, name) for name in TEXT_NAMES]
 
 
@@ -126,7 +128,7 @@ def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -
         names = settings.keys() & {field.name for field in fields(CorpusConfig)}
         if names_text(given) and list_texts(given) != list_texts(settings):
             # Of another text, "bpe" would make another vocabulary.
-            names -= {*TEXT_NAMES, "vocab"}
+            names -= {*TEXT_NAMES, "vocab", *LINE_SETTINGS}
         if vocab.is_file() and is_missing_file(settings.get("vocab")):
             names -= {"vocab"}
         data |= {name: settings[name] for name in names}

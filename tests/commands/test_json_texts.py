@@ -1,0 +1,150 @@
+"""JSON lines in commands: keys of training and evaluation, identifiers, the standard input."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.commands.inputs import read_ids
+from txl_lightning.data.store import open_store
+from txl_lightning.data.vocab import Bytes
+
+WORDS = ("to be or not", "that is the question", "whether", "tis nobler", "in the mind") * 8
+
+
+def write_records(path, key="body") -> Path:
+    records = [{"id": f"d{n}", "log": {key: text}} for n, text in enumerate(WORDS)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    return path
+
+
+@pytest.fixture
+def give(monkeypatch):
+    """Put a text on the standard input."""
+
+    def put(content: str | bytes) -> None:
+        content = content.encode() if isinstance(content, str) else content
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return put
+
+
+@pytest.fixture
+def documents(accepted):
+    """Evaluate a run; return the record, and those of its documents."""
+
+    def measure(run, *options) -> tuple[dict, list[dict]]:
+        output = accepted("evaluate", run, "--per_document=each.jsonl", *options)
+        lines = Path("each.jsonl").read_text().splitlines()
+        return json.loads(output.out), [json.loads(line) for line in lines]
+
+    return measure
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*(allow_mismatch is true|from the start of the text)")
+def test_a_run_reads_its_texts_and_others_under_the_key_of_training(
+    accepted, refused, documents, sizes, give, tmp_path
+):
+    path = write_records(tmp_path / "a.jsonl")
+    keys = ("--data.text_key=log.body", "--data.id_key=id")
+    vocab = ("--data.vocab=bytes", "--data.data_dir=data")
+    accepted("fit", *sizes, f"--data.path={path}", *keys, *vocab)
+    run = "runs/version_0"
+    _, own = documents(run, "--split=val")
+    assert [each["id"] for each in own] == ["d36", "d37"]
+    _, others = documents(run, f"--path={path}")
+    assert [each["document"] for each in others] == [*range(1, 41)]
+    assert "id" not in others[0]
+    record, named = documents(run, f"--path={path}", "--id_key=id")
+    assert [each["id"] for each in named] == [f"d{n}" for n in range(40)]
+    assert record["tokens"] == sum(map(len, WORDS))
+    # As inspect and recl read it.
+    ids = read_ids(load_checkpoint(run), Bytes(), str(path), "test")
+    assert bytes(ids).decode() == "".join(WORDS)
+    give(path.read_text())
+    assert documents(run, "--path=-", "--id_key=id")[1] == named
+    # A plain text is one, whatever the texts of training were.
+    Path("plain.txt").write_text("to be or not\n" * 99)
+    assert json.loads(accepted("evaluate", run, "--path=plain.txt").out)["tokens"] == 1287
+    code, line = refused("evaluate", run, f"--path={path}", "--text_key=text")
+    assert (code, line[:60]) == (3, "a.jsonl: line 1 has no text: there is no key text; its keys:")
+    for option in ("--text_key=a", "--id_key=a", "--skip_bad_lines=true"):
+        key, _, value = option[2:].partition("=")
+        value = "True" if value == "true" else value
+        message = f"{key}: invalid {value}; expected path or corpus given"
+        assert refused("evaluate", run, option) == (2, message)
+    # Resuming reads the same text; another one has keys of its own.
+    accepted("fit", *sizes, f"--data.path={path}", "--resume=auto", "--trainer.max_steps=6")
+    changed = ("--data.path=plain.txt", "--data.allow_mismatch=true", "--trainer.max_steps=7")
+    accepted("fit", *sizes, f"--ckpt_path={run}", *changed)
+
+
+def test_the_standard_input_is_prepared_as_a_file_is(accepted, refused, give, tmp_path):
+    path = write_records(tmp_path / "a.ndjson")
+    options = ("--text_key=log.body", "--id_key=id", "--split=[0.5,0.25,0.25]")
+    accepted("prepare", path, *options, "--out=file")
+    give(path.read_text())
+    shown = accepted("prepare", "-", *options, "--out=pipe").out
+    assert shown.startswith("-: pipe\n")
+    stores = [open_store(name, tmp_path / "data") for name in ("file", "pipe")]
+    assert stores[0].fingerprint == stores[1].fingerprint
+    assert stores[0].manifest["files"] == stores[1].manifest["files"]
+    give(path.read_text())
+    message = "out: missing; expected a folder, as the standard input is read once"
+    assert refused("prepare", "-", *options) == (2, message)
+    give("plain text")
+    code, line = refused("prepare", "-", "--text_key=text", "--out=none")
+    expected = "the standard input: line 1 has no text: it is not JSON (Expecting value"
+    assert (code, line[: len(expected)]) == (3, expected)
+    give("")
+    message = "name: invalid -; expected a text on the standard input; it is empty"
+    assert refused("prepare", "-", "--out=none") == (3, message)
+    # Nothing of it stays in the data directory.
+    assert not [*Path().rglob("stdin*")]
+
+
+def test_json_lines_are_scored_by_their_texts_with_what_identifies_them(
+    accepted, refused, run_folder, give, tmp_path
+):
+    lines = ["to be", "or not", "to be"]
+    records = [{"id": n / 2, "body": text} for n, text in enumerate(lines)]
+    content = "".join(json.dumps(each) + "\n\n" for each in records)
+
+    def score(*options) -> list[dict]:
+        shown = accepted("score", run_folder, *options)
+        return [json.loads(line) for line in shown.out.splitlines()]
+
+    give("\n".join(lines))
+    plain = score("--lines=-")
+    give(content)
+    named = score("--lines=-", "--text_key=body", "--id_key=id")
+    assert [each.pop("id") for each in named] == [0.0, 0.5, 1.0]
+    assert [each.pop("line") for each in named] == [1, 3, 5]
+    assert named == [{key: each[key] for key in ("nats", "tokens")} for each in plain]
+    Path("a.ndjson").write_text(content)
+    code, line = refused("score", run_folder, "--lines=a.ndjson")
+    assert (code, line[:40]) == (3, "a.ndjson: line 1 has no text: there is n")
+    skipped = accepted(
+        "score", run_folder, "--lines=a.ndjson", "--id_key=body", "--skip_bad_lines=true"
+    )
+    assert (skipped.out, skipped.err.count("left out: line ")) == ("", 3)
+
+
+def test_json_lines_that_are_scored_as_plain_text_are_said_to_be(accepted, run_folder, give):
+    give('{"text": "a"}\n')
+    shown = accepted("score", run_folder, "--lines=-")
+    assert json.loads(shown.out)["tokens"] == 14
+    fix = "line 1 is read as plain text; text_key text reads the texts of JSON lines"
+    assert fix in shown.err
+
+
+@pytest.mark.parametrize("option", ["--text_key=a", "--skip_bad_lines=true"])
+def test_settings_of_json_lines_are_refused_for_lists(refused, run_folder, option):
+    code, line = refused("score", run_folder, "--candidates=a.jsonl", option)
+    key = option[2:].partition("=")[0]
+    assert (code, line.partition(":")[0]) == (2, key)
+    assert line.endswith("expected null or false without JSON lines as lines")

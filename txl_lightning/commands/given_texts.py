@@ -1,0 +1,52 @@
+"""Texts that commands are given by a path: what is there, and the standard input."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..data.text_files import SUFFIXES
+from ..errors import DataError
+from ..files import STORE_FILE, has_mark
+
+STDIN = "stdin"  # file with a copy of the standard input
+
+
+def find_kind(path: Path) -> str:
+    """Return the setting of a path: path for a text, ids for a file of ids, or store."""
+    # Also of a damaged store, which is then refused as one, by name.
+    if has_mark(path, STORE_FILE):
+        return "store"
+    return "ids" if path.suffix in SUFFIXES and path.is_file() else "path"
+
+
+def copy_stdin(key: str, folder: str) -> str:
+    """Copy the standard input into a file in a folder, and return its path; DataError if there is
+    nothing."""
+    path = Path(folder, STDIN)
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    if not path.stat().st_size:
+        raise DataError(f"{key}: invalid -; expected a text on the standard input; it is empty")
+    return str(path)
+
+
+@contextmanager
+def open_given(key: str, path: str) -> Iterator[str]:
+    """Yield a path; for - that of a copy of the standard input, which is removed at the end."""
+    if path != "-":
+        yield path
+        return
+    with TemporaryDirectory(prefix="txl-") as folder, name_stdin(folder):
+        yield copy_stdin(key, folder)
+
+
+@contextmanager
+def name_stdin(folder: str) -> Iterator[None]:
+    """Raise a DataError about the copy in a folder as one about the standard input."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(str(error).replace(f"{folder}/{STDIN}", "the standard input")) from error
