@@ -64,6 +64,15 @@ def test_the_pictures_of_speed_show_the_other_implementations_and_the_paper(repo
 
 
 @pytest.mark.slow
+def test_a_token_of_each_case_is_timed_with_and_without_a_ring(run_experiment):
+    shown = run_experiment("speed.decoding", "--fast", "--rounds", 2, "--tokens", 1)
+    _, *cases = shown.splitlines()
+    assert len(cases) == 12
+    for case in cases:
+        assert len([float(ms) for ms in case.split(": ")[1].split(", ")]) == 4
+
+
+@pytest.mark.slow
 def test_a_contestant_that_fails_is_left_out_of_the_benchmark_with_the_reason(
     run_experiment, tmp_path
 ):

@@ -23,6 +23,7 @@ from experiments.speed.contestants import has
 from tests.helpers.late_device import LateDevice, RecordedGraph
 from tests.helpers.waiting import wait_until
 from txl_lightning import TransformerXL
+from txl_lightning.model import ring
 from txl_lightning.model.kernels import KERNELS, per_head, reference, sdpa
 from txl_lightning.training import cuda_graph
 
@@ -295,6 +296,19 @@ def test_steps_by_graphs_have_the_losses_of_plain_steps(monkeypatch):
             losses.append([step().item() for _ in range(4)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert [graph.replays for graph in RecordedGraph.made] == [4, 4]
+
+
+def test_tokens_read_by_a_graph_have_the_losses_of_plain_ones(monkeypatch):
+    monkeypatch.setattr(ring, "CudaGraph", RecordedGraph)
+    monkeypatch.setattr(RecordedGraph, "made", [])
+    case = replace(speed.load_published(speed.BASE, smoke=True), rows=1, tgt_len=1)
+    losses = []
+    with LateDevice():
+        for way in speed.READERS:
+            torch.manual_seed(1)
+            losses.append(speed.time_reading(case, way, 0.01)["first_losses"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert len(RecordedGraph.made) == 1
 
 
 @pytest.mark.parametrize("mem_len", [0, 24])

@@ -17,8 +17,11 @@ from experiments.gpu import ids, operations
 from experiments.gpu.correctness import Attend
 from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.speed.cases import Case
-from txl_lightning import TransformerXL
+from txl_lightning import Adaptation, TransformerXL
+from txl_lightning.generation import Sampling, decode_steps, start_decoding
+from txl_lightning.model import graph
 from txl_lightning.model.reading import Reader
+from txl_lightning.model.ring import CapturedDecoder, Decoder
 
 PUBLISHED = {
     "paper/enwik8_base": {}, "paper/wt103_base": {}, "paper/enwik8_large": {},
@@ -32,6 +35,10 @@ WAYS["graphs, compiled"] = {"captures": True, "compiles": True}
 """How a segment is computed; as CUDA graphs, so that its speed is not that of the host."""
 WORDS = 267_735  # of a vocabulary of words
 BYTES = 256
+READERS = {"plain": Decoder, "graphs": CapturedDecoder}
+"""What reads single tokens."""
+INFERENCE = [("evaluation", 10, 128), ("decoding", 1, 1), ("generate", 1, 1)]
+"""Task, rows, and tokens of a segment."""
 
 
 def load_published(name: str, smoke: bool) -> Case:
@@ -110,10 +117,10 @@ def time_ours(case: Case, way: str, seconds: float) -> dict[str, Any]:
         case = replace(case, rows=case.rows // 2)
 
 
-def make_network(case: Case) -> TransformerXL:
+def make_network(case: Case, kernel: str = "sdpa") -> TransformerXL:
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        return TransformerXL(replace(case.config, kernel="sdpa"))
+        return TransformerXL(replace(case.config, kernel=kernel))
 
 
 def make_step(
@@ -198,42 +205,62 @@ def time_steps(step: Callable[[], Tensor], case: Case, seconds: float) -> dict[s
 
 
 def measure_inference(smoke: bool, ends_at: float) -> Findings:
-    """Measure evaluation and decoding of enwik8_base in bfloat16, as evaluate and generate do."""
-    for task, rows, tgt_len in (("evaluation", 10, 128), ("decoding", 1, 1)):
+    """Measure evaluation, decoding and generation of enwik8_base in bfloat16."""
+    for task, rows, tgt_len in INFERENCE:
         case = replace(load_published(BASE, smoke), rows=rows, tgt_len=tgt_len, trains=False)
-        for way in ("plain", "graphs"):
+        measure = time_generation if task == "generate" else time_reading
+        for way in READERS:
             # A CPU has no graphs.
             if way == "plain" or DEVICE == "cuda":
                 about = {"config": BASE, "task": task, "way": way}
-                seconds = 0.1 if smoke else 2.0
-                yield try_in_time(ends_at, about, time_reading, case, seconds, way == "graphs")
+                yield try_in_time(ends_at, about, measure, case, way, 0.1 if smoke else 2.0)
+
+
+def make_inference_network(case: Case) -> TransformerXL:
+    dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float32
+    return make_network(case, kernel="auto").eval().to(dtype)
 
 
 @torch.inference_mode()
-def time_reading(case: Case, seconds: float, captures: bool = False) -> dict[str, Any]:
-    net = make_network(case).eval().to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
-    reader = Reader(net)
-    memory = None
+def time_reading(case: Case, way: str, seconds: float) -> dict[str, Any]:
+    """Time segments, or single tokens, that follow one another."""
+    net = make_inference_network(case)
+    is_one = case.tgt_len == 1
+    reader = READERS[way](net, Adaptation()) if is_one else Reader(net)
+    memory = reader.empty_memory(case.rows)
     tokens_BL = torch.randint(BYTES, (case.rows, case.tgt_len), device=DEVICE)
 
     def read() -> Tensor:
         nonlocal memory
-        nats_BL, memory = reader.loss(tokens_BL, tokens_BL, memory)
-        return nats_BL.mean()
+        h_BLD, memory = reader.hidden(tokens_BL, memory)
+        return reader.head.nats(h_BLD, tokens_BL).mean()
 
+    captures = way == "graphs" and not is_one
     return time_steps(capture_reading(read, case) if captures else read, case, seconds)
 
 
 def capture_reading(read: Callable[[], Tensor], case: Case) -> Callable[[], Tensor]:
     """Return a function that reads a segment again by a CUDA graph, after a full memory."""
-    from txl_lightning.training.cuda_graph import CudaGraph
-
     for _ in range(2 + -(-case.mem_len // case.tgt_len)):
         read()
-    graph = CudaGraph(lambda: [read()])
+    captured = graph.CudaGraph(lambda: [read()])
 
     def replay() -> Tensor:
-        graph.replay()
-        return graph.outputs[0].clone()
+        captured.replay()
+        return captured.outputs[0].clone()
 
     return replay
+
+
+def time_generation(case: Case, way: str, seconds: float) -> dict[str, Any]:
+    """Time tokens that are sampled, after a prompt that fills the memory."""
+    net = make_inference_network(case)
+    state = start_decoding(net, [torch.randint(BYTES, (case.mem_len + 1,))])
+    steps = decode_steps(net, state, 1 << 40, Sampling(seed=0), cuda_graph=way == "graphs")
+
+    def decode() -> Tensor:
+        return next(steps).tokens_BL[:, -1].double().mean()
+
+    # The prompt is read, and a graph captured.
+    first = seconds_of(decode)
+    return time_steps(decode, case, seconds) | {"seconds_to_first_token": first}

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.speed.cases import Case
+from txl_lightning import Adaptation
 from txl_lightning.checkpoints.contents import export_weights
 from txl_lightning.convert.huggingface import config_to_huggingface, map_huggingface_weights
 from txl_lightning.convert.original import SAME_NAME, map_original_weights
 from txl_lightning.model import TransformerXL, TransformerXLConfig, pack_weights
 from txl_lightning.model.reading import Reader
+from txl_lightning.model.ring import Decoder
 
 FILLING = 160  # most tokens of a segment that only fills memories
 TRANSFO_XL = "transformers.models.deprecated.transfo_xl"
@@ -43,12 +45,16 @@ class Ours:
         if not case.trains:
             self.net = pack_weights(self.net, "float32")
         uses_cache = not case.trains and kernel is None
-        self.reader = Reader(self.net) if uses_cache else self.net
+        read = Decoder if case.kind == "decoding" else Reader
+        self.reader = read(self.net, Adaptation()) if uses_cache else self.net
         self.memory = self.reader.empty_memory(case.rows)
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
-        nats_BL, self.memory = self.reader.loss(tokens_BL, targets_BL, self.memory)
-        return nats_BL
+        if not isinstance(self.reader, Decoder):
+            nats_BL, self.memory = self.reader.loss(tokens_BL, targets_BL, self.memory)
+            return nats_BL
+        h_BLD, self.memory = self.reader.hidden(tokens_BL, self.memory)
+        return self.reader.head.nats(h_BLD, targets_BL)
 
 
 def our_network(case: Case) -> TransformerXL:

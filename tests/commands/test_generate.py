@@ -263,6 +263,12 @@ def test_ext_len_defaults_to_the_training_segment_where_memory_is_not_enough(
     assert [state.ext_len for state in states] == [ext_len]
 
 
+def test_a_graph_is_refused_without_a_gpu_before_the_prompt_is_printed(txl, checkpoint):
+    code, output = txl("generate", checkpoint, "abc", "--cuda_graph=true")
+    assert (code, output.out) == (2, "")
+    assert "cuda_graph: invalid true; expected false on a device of type cpu" in output.err
+
+
 def test_second_word_is_the_prompt(generate, txl, checkpoint):
     options = ("--max_new_tokens=20", "--seed=1")
     expected = generate("--prompt=abc", *options)

@@ -5,7 +5,8 @@
 
 Tensors are fake: they have shape, precision and device, but no values. What needs a value, and so
 would wait for a GPU, raises. Prints a line of JSON for each configuration that fails, and at last
-the number of all; or, with --count, a line for each of two published networks, under bf16 autocast.
+the number of all; or, with --count, a line for each of two published networks, under bf16 autocast,
+and for a token of enwik8_base, without and with a ring.
 """
 
 import json
@@ -27,10 +28,12 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from txl_lightning import Adaptation
 from txl_lightning.data.stream import Segment
 from txl_lightning.model import TransformerXL, TransformerXLConfig
 from txl_lightning.model.kernels import sdpa
 from txl_lightning.model.reading import Reader, read_segment, score_segment
+from txl_lightning.model.ring import Decoder
 from txl_lightning.training.network_size import LADDER
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
@@ -40,6 +43,7 @@ BASE = TransformerXLConfig(
 )  # fmt: skip
 KERNELS = ("sdpa", "reference", "per_head")
 SCHEMES = ("sinusoidal", "learned", "shaw", "absolute_sinusoidal", "absolute_learned")
+RINGS = ("sinusoidal", "learned", "shaw")
 OTHERS = (
     {"norm": "pre"}, {"norm": "pre_kv"}, {"memory_source": "same_layer"}, {"mem_len": 0},
     {"dropout_type": "variational"}, {"same_length": "mem_len"}, {"d_embed": 8}, {"dropatt": 0.1},
@@ -138,6 +142,13 @@ def count_operators(name: str, n_token: int) -> dict[str, Any]:
     return {"name": name, "operators": counter.operators, "gigabytes": counter.bytes / 1e9}
 
 
+def count_token(has_ring: bool) -> int:
+    """Count the operators of a token of enwik8_base in bfloat16, in one row."""
+    run = yaml.safe_load((PAPER / "enwik8_base.yaml").read_text())
+    config = TransformerXLConfig(**run["model"]["net"] | {"n_token": 256})
+    return read_tokens(config, torch.bfloat16, has_ring, n_row=1)
+
+
 def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dtype | None) -> None:
     """Train on two segments and evaluate two; assert the devices and precisions of the results."""
     mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
@@ -162,6 +173,32 @@ def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dty
             with torch.no_grad(), use_autocast(amp):
                 nats_BL, memory = reader.loss(tokens_BL, targets_BL, memory, doc_pos_BL)
         assert nats_BL.device.type == "cuda"
+
+
+def read_tokens(
+    config: TransformerXLConfig, weights: torch.dtype, has_ring: bool = True, n_row: int = 3
+) -> int:
+    """Read a prompt and single tokens; return the operators of the last token."""
+    counter, mode = Counter(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.no_grad():
+        with torch.device("cuda:0"):
+            torch.set_default_dtype(weights)
+            net = TransformerXL(replace(config, kernel="auto")).eval()
+            torch.set_default_dtype(torch.float32)
+            tokens_B8, doc_pos_B8 = (torch.zeros(n_row, 8, dtype=torch.long) for _ in range(2))
+        reader = Decoder(net, Adaptation())
+        # Where there is one, it is as in a graph.
+        reader.has_ring = has_ring
+        places = [doc_pos_B8, doc_pos_B8[:, :1]] if n_row > 1 else [None, None]
+        _, memory = reader.hidden(tokens_B8, None, places[0])
+        for _ in range(3):
+            counter.operators = 0
+            with counter:
+                h_B1D, memory = reader.hidden(tokens_B8[:, :1], memory, places[1])
+        assert (reader.ring is not None) == has_ring
+        states = h_B1D, *memory.tensors().values()
+        assert {(each.device.type, each.dtype) for each in states[:-1]} == {("cuda", weights)}
+    return counter.operators
 
 
 def take_own_steps(weights: torch.dtype, amp: torch.dtype | None) -> None:
@@ -231,14 +268,20 @@ def main() -> None:
     if sys.argv[1:] == ["--count"]:
         for name, n_token in {"enwik8_base": 256, "wt103_base": 267_735}.items():
             print(json.dumps(count_operators(name, n_token)))
+        for has_ring in (False, True):
+            print(json.dumps({"name": "a token", "operators": count_token(has_ring)}))
         return
     count = 0
     for name, precision in PRECISIONS.items():
+        weights, amp = precision
         recipes = list_recipes() if name == "bf16-mixed" else ()
         for config in chain(list_configs(), recipes):
             count += 1
             try:
                 take_steps(config, *precision)
+                has_keys = config.positions in RINGS and config.memory_source == "layer_below"
+                if amp is None and has_keys and config.mem_len:
+                    read_tokens(config, weights)
             # Any error is reported with its config; the other configs are still tried.
             except Exception:
                 row = {"precision": name, "config": str(config), "error": traceback.format_exc()}

@@ -4,7 +4,11 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
+from txl_lightning import Adaptation, generate
+from txl_lightning.model import EvalLengths
 from txl_lightning.model.kernels import KERNELS
+from txl_lightning.model.reading import Reader
+from txl_lightning.model.ring import CapturedDecoder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]
 
@@ -51,3 +55,30 @@ def test_a_checkpoint_has_the_random_numbers_of_the_gpu_also_after_training(fit,
         first.trainer.save_checkpoint(path)
     resumed = fit(net, ckpt_path=path, max_steps=6, **options)
     assert resumed.losses == pytest.approx(whole.losses[3:], rel=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.1)])
+@pytest.mark.parametrize("starts", [(0, 0, 0), (0, 5, 70)], ids=["even", "documents"])
+@torch.inference_mode()
+def test_tokens_read_by_a_graph_are_those_without(make_net, dtype, tolerance, starts):
+    net = make_net(d_model=32).to("cuda", dtype)
+    tokens_BL = torch.randint(11, (3, 100), device="cuda")
+    doc_pos_BL = torch.arange(100) - torch.tensor(starts)[:, None]
+    doc_pos_BL = torch.where(doc_pos_BL < 0, torch.arange(100), doc_pos_BL).cuda()
+    logits = []
+    for reader in (Reader(net), CapturedDecoder(net, Adaptation())):
+        memory = reader.empty_memory(3, EvalLengths(37))
+        parts = []
+        for n in range(100):
+            at = slice(n, n + 1)
+            h_B1D, memory = reader.hidden(tokens_BL[:, at], memory, doc_pos_BL[:, at])
+            parts.append(reader.head(h_B1D).float())
+        logits.append(torch.cat(parts, dim=1))
+    torch.testing.assert_close(*logits, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1, 2, 3], [4]]], ids=["one", "padded"])
+def test_text_generated_by_graphs_is_that_without(make_net, prompts):
+    net = make_net(mem_len=9).cuda()
+    texts = [generate(net, prompts, 40, seed=1, cuda_graph=use) for use in (False, True)]
+    assert texts[0] == texts[1]

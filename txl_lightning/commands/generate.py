@@ -18,6 +18,7 @@ from ..generation.prompts import encode_start
 from ..generation.state import DecodingState, find_missing_memory
 from ..model import Network, Weights, find_device
 from ..model.adaptation import Adaptation
+from ..model.ring import make_decoder
 from ..process import defer_signals
 from .inputs import (
     Device,
@@ -58,6 +59,8 @@ class TextOptions(generation.Sampling):
     """Device of the model; left out, a GPU if there is one."""
     weights: Weights = "float32"
     """Precision of weights, keys and values: bf16 needs less memory, and is less exact."""
+    cuda_graph: bool = False
+    """Compute each token as one CUDA graph, to be launched at once; not run on a GPU yet."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,13 +102,16 @@ def generate_command(
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
     if prompt_ids is not None:
         texts = [read_prompt_ids(prompt_ids, model.config.n_token)]
+    # Fail before a prompt is printed.
+    make_decoder(model, adaptation, settings.cuda_graph)
     # Fail early with too many samples: each step allocates this many logits.
     torch.empty(settings.num_samples, model.config.n_token, device=find_device(model))
     how = settings, adaptation, max(checkpoint.tgt_len - 1, 1)
     state = start_state(texts, model, vocab, *how)
     # torch's generator starts from the same number in every process.
     torch.seed()
-    steps = generation.decode_steps(model, state, settings.max_new_tokens, settings)
+    how = settings.max_new_tokens, settings, settings.cuda_graph
+    steps = generation.decode_steps(model, state, *how)
     stream = unfiltered_stdout() if settings.raw or not sys.stdout.isatty() else sys.stdout
     given = [text for text in texts for _ in range(settings.num_samples)]
     print_steps(Printer(vocab, state, settings.stop, stream, given), steps, settings.out_ids)

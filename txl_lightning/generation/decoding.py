@@ -16,7 +16,7 @@ from ..data.vocab import Vocabulary
 from ..errors import convert_fields, require, suggest_key
 from ..model import Network, accumulator_dtype, eval_mode, find_network
 from ..model.adaptation import Adaptation
-from ..model.reading import Reader
+from ..model.ring import make_decoder
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, advance, start_decoding
 
@@ -84,6 +84,7 @@ def generate(
     mem_len: int | None = None,
     ext_len: int = 0,
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
+    cuda_graph: bool = False,
     **sampling: Any,
 ) -> Any:
     """Continue a prompt by sampling; return the continuation without the prompt.
@@ -106,8 +107,8 @@ def generate(
         ext_len: tokens read again with each new one, in addition to the memory. Required for
             absolute positions, which count from the end of a segment, and for mem_len 0.
         adaptation: settings of a continuous cache; generation takes no steps of the weights.
-        **sampling: fields of `Sampling`; the seed of the first prompt is by default drawn
-            from torch's generator.
+        cuda_graph: compute each token as one CUDA graph; it has not run on a GPU yet.
+        **sampling: fields of `Sampling`; torch's generator draws a seed by default.
 
     Raises:
         ValueError: an empty prompt, a text without vocab, an invalid number, or an unknown name.
@@ -119,7 +120,7 @@ def generate(
     ids = [encode_prompt(each, vocab) for each in prompts]
     state = start_decoding(net, ids, mem_len, ext_len, adaptation)
     prompt_len = len(state)
-    for after in decode_steps(net, state, max_new_tokens, Sampling(**sampling)):
+    for after in decode_steps(net, state, max_new_tokens, Sampling(**sampling), cuda_graph):
         state = after
     new = state.tokens_BL[:, prompt_len:]
     texts = [decode_as(*each, vocab) for each in zip(prompts, ids, new, strict=True)]
@@ -137,7 +138,11 @@ def refuse_unknown_names(sampling: Iterable[str]) -> None:
 
 @torch.inference_mode()
 def decode_steps(
-    model: Network, state: DecodingState, max_new_tokens: int, sampling: Sampling
+    model: Network,
+    state: DecodingState,
+    max_new_tokens: int,
+    sampling: Sampling,
+    cuda_graph: bool = False,
 ) -> Iterator[DecodingState]:
     """Yield the state after each new token, which is not read yet; each state can be continued.
 
@@ -148,15 +153,20 @@ def decode_steps(
     >>> len(state), state.length_B
     (8, tensor([8]))
 
+    Args:
+        cuda_graph: compute each token as one CUDA graph; it has not run on a GPU yet. The weights
+            must stay the same tensors meanwhile.
+
     Raises:
-        ValueError: max_new_tokens below 0, or an adaptation that takes steps.
+        ValueError: max_new_tokens below 0, or an adaptation that takes steps; or cuda_graph, and
+            there is no GPU, or the network has hooks or parts of your own.
         NonFiniteError: logits that are not finite.
     """
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
     require_no_steps(state.adaptation)
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
     net = find_network(model)
-    reader = Reader(net, state.adaptation)
+    reader = make_decoder(net, state.adaptation, cuda_graph)
     for _ in range(max_new_tokens):
         # Between two tokens, the model has its own mode.
         with eval_mode(net):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..errors import require
 from .config import ContextLengths, SameLength
 from .memory import (
+    Attend,
     Band,
     Mask,
     Reading,
@@ -41,8 +42,15 @@ class Slots:
     def __init__(self, capacity: int, n_layer: int) -> None:
         self.capacity = capacity
         # k_BCHK and v_BCHK, in the sizes and precisions of what a layer first returns.
-        self.layers: list[tuple[Tensor, Tensor] | None] = [None] * n_layer
+        self.written: list[tuple[Tensor, Tensor] | None] = [None] * n_layer
         self.used = 0
+        # Start, and k_BLHK and v_BLHK of each layer, of what is written once it is read.
+        self.waiting: list[tuple[int, Sequence[tuple[Tensor, Tensor]]]] = []
+
+    @property
+    def layers(self) -> list[tuple[Tensor, Tensor] | None]:
+        self.write_waiting()
+        return self.written
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -56,13 +64,27 @@ class Slots:
             self.used += count if is_free else 0
             return is_free
 
+    def add_later(self, start: int, new_N: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Write keys and values of all layers from a slot on, once something reads them."""
+        with RESERVING:
+            self.waiting.append((start, new_N))
+        if len(self.waiting) == MIN_SEGMENT:
+            self.write_waiting()
+
+    def write_waiting(self) -> None:
+        with RESERVING:
+            start = self.waiting[0][0] if self.waiting else 0
+            for layer, pairs in enumerate(zip(*(new_N for _, new_N in self.waiting), strict=True)):
+                self.write(layer, start, *(torch.cat(x, dim=1) for x in zip(*pairs, strict=True)))
+            self.waiting.clear()
+
     def write(
         self, layer: int, start: int, k_BLHK: Tensor, v_BLHK: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values of a layer from a slot on; return all of them, with free slots."""
-        kept = self.layers[layer]
+        kept = self.written[layer]
         if kept is None:
-            kept = self.layers[layer] = allocate(k_BLHK, v_BLHK, self.capacity)
+            kept = self.written[layer] = allocate(k_BLHK, v_BLHK, self.capacity)
         k_BCHK, v_BCHK = kept
         stop = start + k_BLHK.size(1)
         k_BCHK[:, start:stop] = k_BLHK
@@ -110,6 +132,10 @@ class CachedPast:
         self.terms = terms
         self.mask = mask
         self.read_BLD: Tensor | None = None
+
+    def choose_kernel(self, attend: Attend) -> Attend:
+        """Return how the layer attends to these states: the same."""
+        return attend
 
     def states(self, h_BLD: Tensor) -> tuple[Tensor]:
         """Return h alone."""
@@ -220,7 +246,7 @@ class KeyValueCache:
         n_state = k_NBMHK.size(2)
         slots = Slots(n_state, self.sizes["n_layer"])
         if n_state:
-            slots.layers = list(zip(k_NBMHK, v_NBMHK, strict=True))
+            slots.written = list(zip(k_NBMHK, v_NBMHK, strict=True))
         slots.used = n_state
         n_kept = min(n_state, self.mem_len)
         filled_B = tensors["filled_B"].clamp(max=n_kept)

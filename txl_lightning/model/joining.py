@@ -51,7 +51,7 @@ def view_row(cache: KeyValueCache, row: slice) -> KeyValueCache:
     slots = Slots(cache.end, len(cache.slots.layers))
     slots.used = cache.end
     layers = cache.slots.layers
-    slots.layers = [pair and tuple(x_BCHK[row] for x_BCHK in pair) for pair in layers]
+    slots.written = [pair and tuple(x_BCHK[row] for x_BCHK in pair) for pair in layers]
     filled_B = cache.filled_B[row]
     state = {"n_kept": cache.n_kept, "is_even": cache.is_even}
     if filled_B.is_cpu:

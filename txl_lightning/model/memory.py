@@ -35,6 +35,10 @@ class Past:
         # States that the layer reads, as a hook before it may have changed them.
         self.read_BLD: Tensor | None = None
 
+    def choose_kernel(self, attend: Attend) -> Attend:
+        """Return how the layer attends to these states: the same."""
+        return attend
+
     def states(self, h_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """Return m and h, plus absolute positions, if the scheme has any."""
         self.read_BLD = h_BLD
@@ -47,6 +51,9 @@ class Past:
 
 KeysValues = Tensor | tuple[Tensor, Tensor]
 """kv_BS2HK, or k_BSHK and v_BSHK in any layout."""
+
+Attend = Callable[..., Tensor]
+"""A function like those of `KERNELS`."""
 
 
 def split(kv: KeysValues) -> tuple[Tensor, Tensor]:

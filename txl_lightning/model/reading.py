@@ -101,13 +101,19 @@ class Reader:
     ) -> tuple[Tensor, AnyMemory]:
         """Return the states h_BLD, or logits of a network that has none, and the next memory."""
         memory = self.empty_memory(len(tokens_BL)) if memory is None else memory
-        read = self.net.hidden if self.has_states else self.net
         if not isinstance(memory, AdaptedMemory):
-            return read(tokens_BL, memory, doc_pos_BL, n_reread)
-        h_BLD, inner = read(tokens_BL, memory.memory, doc_pos_BL, n_reread)
+            return self.read(tokens_BL, memory, doc_pos_BL, n_reread)
+        h_BLD, inner = self.read(tokens_BL, memory.memory, doc_pos_BL, n_reread)
         new = slice(memory.n_reread, None)
         cache = memory.cache.append(h_BLD[:, new], tokens_BL[:, new])
         return h_BLD, AdaptedMemory(inner, cache, n_reread)
+
+    def read(
+        self, tokens_BL: Tensor, memory: AnyMemory, doc_pos_BL: Tensor | None, n_reread: int
+    ) -> tuple[Tensor, AnyMemory]:
+        """Return the same, but for a continuous cache."""
+        read = self.net.hidden if self.has_states else self.net
+        return read(tokens_BL, memory, doc_pos_BL, n_reread)
 
     def score(
         self, tokens_BL: Tensor, targets_BL: Tensor, memory: AnyMemory

@@ -120,7 +120,7 @@ class StateCache:
             return replace(self, slots=None, end=0, n_read=0, last_BD=None)
         end = tensors["next_BC"].size(1)
         slots = Slots(end, 1)
-        slots.layers = [(tensors["key_BDC"].mT[:, :, None], tensors["next_BC"][:, :, None, None])]
+        slots.written = [(tensors["key_BDC"].mT[:, :, None], tensors["next_BC"][:, :, None, None])]
         slots.used = end
         return replace(self, slots=slots, end=end, n_read=n_read, last_BD=tensors["last_BD"])
 

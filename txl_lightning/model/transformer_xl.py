@@ -245,7 +245,8 @@ class RelativeAttention(nn.Module):
         # Masked softmax of (a) + (b) + (c) + (d): `terms` has r, u and v.
         terms = past.terms.to(q_BLHK.dtype)
         dropatt = self.dropatt if self.training else 0.0
-        out_BLHK = self.attend(q_BLHK, kv, terms, past.mask, dropatt)
+        attend = past.choose_kernel(self.attend)
+        out_BLHK = attend(q_BLHK, kv, terms, past.mask, dropatt)
         return self.o_net(out_BLHK.flatten(-2))
 
 

@@ -11,7 +11,7 @@ B rows   L segment   D width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,39 +22,13 @@ from torch.autograd.function import once_differentiable
 from ..errors import require
 from ..model import TransformerXL
 from ..model.config import require_transformer_xl
+from ..model.graph import CudaGraph
 from ..model.memory import Memory
 from ..model.parts import has_hooks
 from ..model.positions import SCHEMES
 from ..model.precision import copy_together
 
 KEY = "model.cuda_graph"
-
-
-class CudaGraph:
-    """Operations on a GPU, captured once; `outputs` are the same tensors after each replay."""
-
-    device = "cuda"
-
-    def __init__(self, compute: Callable[[], Sequence[Any]], pool: Any = None) -> None:
-        self.graph = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile, for example to pin memory.
-        options = {"pool": pool, "capture_error_mode": "thread_local"}
-        with torch.cuda.graph(self.graph, **options):
-            self.outputs = compute()
-        self.pool = self.graph.pool()
-
-    @staticmethod
-    def warm_up(compute: Callable[[], Any]) -> None:
-        """Compute before a capture: first calls choose algorithms, compile, and may wait."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                compute()
-        torch.cuda.current_stream().wait_stream(stream)
-
-    def replay(self) -> None:
-        self.graph.replay()
 
 
 def capture_training(module: Any) -> CapturedNetwork:
