@@ -144,7 +144,7 @@ class FileSource(TextSource, LineFormat):
         require(is_used, "id_key", self.id_key, f"null with document_unit {self.document_unit}")
 
     def measure_own(self) -> OwnLength:
-        how = self.data_folder, self.vocab == "bytes"
+        how = self.data_folder, self.vocab == "bytes", self
         return OwnLength(sum(text_files.count_bytes(path, *how) for path in self.paths))
 
     def find_encoding(self, any_bytes: bool = False) -> Encoding:

@@ -119,11 +119,11 @@ def slice_file(path: Path, is_text: bool = False) -> list[FileSlice]:
     return [FileSlice(path, start, size, is_text=is_text)] if size > start else []
 
 
-def count_bytes(path: Path, data_dir: Path, any_bytes: bool = False) -> int:
+def count_bytes(path: Path, data_dir: Path, any_bytes: bool, how: LineFormat) -> int:
     """Return the bytes of the texts at a path, unpacked and without the JSON around them; 0 if
     they cannot be read, which `find_documents` refuses."""
     with suppress(OSError, DataError):
-        texts = read_texts(path, data_dir, any_bytes).values()
+        texts = read_texts(path, data_dir, any_bytes, how).values()
         return sum(part.n_byte for each in texts if isinstance(each, list) for part in each)
     return 0
 
