@@ -49,13 +49,13 @@ def prepare_command(
         corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
         # By name: the options of the command are all other settings.
         config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
+        if given != name:
+            # What is unpacked of the copy goes with it.
+            config = replace(config, data_dir=str(Path(given).parent))
         if kind == "path" and config.vocab is None:
             n_byte = config.source.measure_own().n_byte
             config = replace(config, vocab=choose_vocabulary(n_byte))
         require_positive(workers=workers)
-        if given != name:
-            # What is unpacked of the copy goes with it.
-            config = replace(config, data_dir=str(Path(given).parent))
         if out is None:
             print_store(name, config.open_text(check, workers))
             return
