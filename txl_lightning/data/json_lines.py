@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
@@ -125,13 +125,19 @@ def unpack_lines(
     folder = unpack(path, data_dir, partial(write_texts, how=how), options)
     skipped = BadLines(**read_json(folder / SKIPPED))
     if skipped.n_line and not is_child():
-        print_notice(f"warning: {path}: left out: {skipped.describe()}")
+        warn_once(f"{path}: left out: {skipped.describe()}", str(folder))
     start = 0
     ends = array("q", (folder / ENDS).read_bytes())
     for end, identifier in zip(ends, read_identifiers(folder, how), strict=False):
         if end > start:
             yield folder / TEXT, start, end, identifier
         start = end
+
+
+@cache
+def warn_once(text: str, _: str) -> None:
+    """Print a warning; once, because the text in a folder is measured before it is read."""
+    print_notice(f"warning: {text}")
 
 
 def read_identifiers(folder: Path, how: LineFormat) -> Iterator[Identifier | None]:
