@@ -185,6 +185,56 @@ def test_an_interrupted_token_is_read_again_as_if_it_had_not_been_begun(make_net
 
 
 @torch.inference_mode()
+def test_a_ring_that_could_not_be_made_is_made_for_the_next_token(make_net, monkeypatch):
+    net = make_net(mem_len=7)
+    tokens_BL = torch.randint(11, (2, 9))
+    decoder = decoder_of(net)
+    _, [*_, memory] = read(decoder, tokens_BL, decoder.empty_memory(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ring, "allocate_ring", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            read(decoder, tokens_BL[:1], memory.rows(slice(1)))
+    logits_BLV, _ = read(decoder, tokens_BL, memory)
+    expected_BLV, _ = read(Reader(net), tokens_BL, memory)
+    torch.testing.assert_close(logits_BLV, expected_BLV, rtol=0, atol=1e-12)
+
+
+def test_a_ring_made_under_inference_mode_is_read_under_no_grad(make_net):
+    net = make_net(mem_len=7)
+    first_BL, rest_BL = torch.randint(11, (2, 2, 9))
+    results = []
+    for reader in (decoder_of(net), Reader(net)):
+        with torch.inference_mode():
+            _, [*_, memory] = read(reader, first_BL, reader.empty_memory(2))
+        with torch.no_grad():
+            results.append(read(reader, rest_BL, memory)[0])
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def remove_layer(net):
+    net.layers = net.layers[:1]
+
+
+@pytest.mark.parametrize(
+    ("change", "has_gradient", "message"),
+    [
+        (lambda net: None, True, r"needs eval\(\) and torch.inference_mode or no_grad"),
+        (lambda net: net.train(), False, r"needs eval\(\) and torch.inference_mode or no_grad"),
+        (remove_layer, False, "layers: invalid 1; expected 2, as its positions have"),
+    ],
+    ids=["gradients", "training", "layers"],
+)
+def test_what_keys_and_values_refuse_a_ring_refuses(make_net, change, has_gradient, message):
+    net = make_net(mem_len=7)
+    decoder = decoder_of(net)
+    with torch.no_grad():
+        _, [*_, memory] = read(decoder, torch.tensor([[1, 2, 3]]), decoder.empty_memory(1))
+    change(net)
+    with torch.set_grad_enabled(has_gradient), pytest.raises(ValueError, match=message):
+        decoder.hidden(torch.tensor([[4]]), memory)
+
+
+@torch.inference_mode()
 def test_a_ring_is_read_with_and_without_autocast(make_net):
     net = make_net(mem_len=7).float()
     decoder = decoder_of(net)

@@ -24,6 +24,7 @@ from .memory import (
     attention_mask,
     count_filled,
     farthest_state,
+    require_constant,
     require_layers,
 )
 from .positions import RELATIVE, DistanceTerms
@@ -193,8 +194,7 @@ class KeyValueCache:
             ValueError: gradients are enabled, training mode, or the network has got absolute
                 positions since the memory was empty.
         """
-        if torch.is_grad_enabled() or net.training:
-            raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
+        require_constant(net)
         cache = self.reserve_slots(tgt_len).prepare_terms(net, tgt_len)
         require_layers(net, cache.terms_N)
         mask = cache.attention_mask(tgt_len, doc_pos_BL)

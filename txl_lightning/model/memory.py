@@ -201,6 +201,12 @@ def require_layers(net: nn.Module, terms_N: Sequence[DistanceTerms]) -> None:
     require(n_layer == len(terms_N), "layers", n_layer, expected)
 
 
+def require_constant(net: nn.Module) -> None:
+    """Refuse gradients and training mode, in which weights change, and so do keys and values."""
+    if torch.is_grad_enabled() or net.training:
+        raise ValueError("a KeyValueCache needs eval() and torch.inference_mode or no_grad")
+
+
 def farthest_state(same_length: SameLength, mem_len: int) -> int | None:
     """Return the largest number of states before itself that a query attends to; None: all."""
     # Without memory, equal context would be only the query itself.

@@ -24,7 +24,7 @@ from .cache import FIRST_CAPACITY, KeyValueCache, read_on_cpu
 from .contract import AnyMemory, Network, find_device
 from .graph import CudaGraph
 from .kernels import KERNELS
-from .memory import Attend, Reading, farthest_state
+from .memory import Attend, Reading, farthest_state, require_constant, require_layers
 from .parts import has_hooks
 from .positions import RELATIVE, DistanceTerms
 from .reading import Reader
@@ -117,9 +117,11 @@ class Ring:
         n_distance = n_before + 1 if cache.clamp_len is None else cache.clamp_len + 1
         terms_N = cache.prepare_terms(net, n_before + 1 - cache.n_kept).terms_N
         self.terms_N = [terms.nearest(n_distance).lay_out() for terms in terms_N]
-        self.position_1 = torch.zeros_like(self.slot_R[:1])
-        self.filled_B = torch.zeros_like(cache.filled_B)
-        self.layers = [allocate_ring(k_BMHK, n_before + 1) for k_BMHK, _ in cache.list_kept()]
+        # Tensors made under inference_mode could not be written to outside of it.
+        with torch.inference_mode(False):
+            self.position_1 = torch.zeros_like(self.slot_R[:1])
+            self.filled_B = torch.zeros_like(cache.filled_B)
+            self.layers = [allocate_ring(k_BMHK, n_before + 1) for k_BMHK, _ in cache.list_kept()]
         self.new_N: list[Tensor | None] = [None] * len(self.layers)
         self.load(cache)
 
@@ -138,8 +140,10 @@ class Ring:
         return self.n_read < len(self.slot_R) or len(self.slot_R) > self.mem_len
 
     def begin(self, net: nn.Module, tgt_len: int, doc_pos_B1: Tensor | None) -> Reading:
-        """Return what each layer asks for the next token."""
+        """Return what each layer asks for the next token; ValueError as of a `KeyValueCache`."""
         assert tgt_len == 1, "a ring reads one token at a time"
+        require_constant(net)
+        require_layers(net, self.terms_N)
         n_slot = len(self.slot_R)
         self.slot_1 = self.position_1 % n_slot
         distance_R = (self.slot_1 - self.slot_R) % n_slot
@@ -196,11 +200,12 @@ class Decoder(Reader):
         has_states = isinstance(memory, KeyValueCache) and memory.n_kept and memory.batch_size
         if not (self.has_ring and is_one and has_states):
             return super().read(tokens_BL, memory, doc_pos_BL, n_reread)
-        if memory is not self.last or not self.ring.has_room:
+        is_in_ring = memory is self.last and self.ring.has_room
+        # What is interrupted may have changed the ring, or made none.
+        self.last = None
+        if not is_in_ring:
             self.ring = None
             self.ring = Ring(self.net, memory, self.count_spare(memory.n_kept))
-        # What is interrupted has changed the ring.
-        self.last = None
         h_B1D, new_N, filled_B = self.read_token(tokens_BL, memory, doc_pos_BL)
         self.ring.n_read += 1
         is_even = memory.is_even and doc_pos_BL is None
