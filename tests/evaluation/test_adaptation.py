@@ -113,7 +113,7 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
     ("patterns", "chosen"),
     [
         ("layers.1.*", r"layers\.1\."),
-        ("*norm*,head.*", r".*norm|head\."),
+        ("*norm*, head.*", r".*norm|head\."),
         ("embedding.weight", "emb"),
     ],
 )
@@ -168,11 +168,38 @@ def test_steps_that_need_gradients_of_the_training_text_are_refused_without_them
         stream_nats(net, torch.arange(9), batch_size=1, tgt_len=4, adaptation=use)
 
 
-def test_names_of_weights_that_the_network_lacks_are_refused(net):
-    use = Adaptation(rate=0.1, rate_weights="layer.1.*")
+@pytest.mark.parametrize("patterns", ["layer.1.*", "head.*, layer.1.*"])
+def test_names_of_weights_that_the_network_lacks_are_refused(net, patterns):
+    use = Adaptation(rate=0.1, rate_weights=patterns)
     expected = "rate_weights: invalid layer.1.\\*; expected names of weights, such as head.out.bias"
     with pytest.raises(ValueError, match=expected):
         stream_nats(net, torch.arange(9), batch_size=1, tgt_len=4, adaptation=use)
+
+
+def test_the_rms_of_gradients_is_that_of_segments_with_a_step(net):
+    use = Adaptation(rate=0.1, rms_tokens=8)
+    ids = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    protocol = Protocol(tgt_len=1, adaptation=use)
+    # Four of the eight targets begin a document, so that they are not scored.
+    documents = TextTokens(ids, np.array([0, 2, 4, 6, 8]))
+    squares = []
+    for token, target in zip(ids[:8:2], ids[1::2], strict=True):
+        nats, _ = net.loss(torch.tensor([[token]]), torch.tensor([[target]]))
+        gradients = torch.autograd.grad(nats.mean(), list(net.parameters()))
+        squares.append([gradient**2 for gradient in gradients])
+    expected = tuple(torch.stack(each).mean(0).sqrt() for each in zip(*squares, strict=True))
+    torch.testing.assert_close(measure_rms(net, documents, protocol).rms, expected)
+
+
+def test_weights_without_any_gradient_in_the_training_text_are_refused(make_net):
+    use = Adaptation(rate=0.1, rms_tokens=20, rate_weights="embedding.tables.2.*")
+    # Tokens of the first cluster alone.
+    tokens = TextTokens(np.arange(30) % 3)
+    expected = "rms_tokens: invalid 20; expected more: in these tokens, the weights"
+    with pytest.raises(ValueError, match=expected):
+        measure_rms(
+            make_net(cutoffs=(3, 6), div_val=2), tokens, Protocol(tgt_len=5, adaptation=use)
+        )
 
 
 @EACH

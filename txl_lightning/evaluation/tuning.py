@@ -199,6 +199,9 @@ def measure_rms(model: Network, tokens: Tokens, way: Protocol) -> RmsAdaptation:
     """Return the adaptation with the RMS of the gradients in the first `rms_tokens` of a text.
 
     A gradient is that of the mean loss of a segment, as in a step; one row is read.
+
+    Raises:
+        ValueError: all gradients are 0, by which nothing can be divided.
     """
     use = way.adaptation
     way = replace(way, batch_size=1, max_tokens=use.rms_tokens)
@@ -209,9 +212,15 @@ def measure_rms(model: Network, tokens: Tokens, way: Protocol) -> RmsAdaptation:
     for segment in way.stream(tokens):
         is_scored_BL = segment.targets_BL != IGNORED
         nats_BL, memory = score_segment(net, segment.to(find_device(model)), memory)
-        gradients = find_gradients(net, nats_BL[is_scored_BL.to(nats_BL.device)])
-        sums = [each + g**2 for each, g in zip(sums, gradients, strict=True)]
-        n_segment += 1
+        nats_K = nats_BL[is_scored_BL.to(nats_BL.device)]
+        # Without scored tokens there is no step.
+        if len(nats_K):
+            gradients = find_gradients(net, nats_K)
+            sums = [each + g**2 for each, g in zip(sums, gradients, strict=True)]
+            n_segment += 1
+    expected = "more: in these tokens, the weights that take steps have no gradient"
+    is_measured = any(bool(each.any()) for each in sums)
+    require(is_measured, "rms_tokens", use.rms_tokens, expected)
     rms = tuple((each / n_segment).sqrt() for each in sums)
     return RmsAdaptation(**vars(use), rms=rms)
 

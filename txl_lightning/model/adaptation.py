@@ -256,18 +256,20 @@ def copy_learning(net: Network, adaptation: Adaptation) -> Network:
     """Return a copy in eval mode, of which the weights that take steps have gradients.
 
     Raises:
-        ValueError: no weight has such a name, or weights are not whole, or not in float32.
+        ValueError: no weight has one of the names, or weights are not whole, or not in float32.
     """
     expected = "0, or whole weights in float32, not packed"
     require(is_trainable(net), "rate", adaptation.rate, expected)
-    patterns = (adaptation.rate_weights or "*").split(",")
+    patterns = [each.strip() for each in (adaptation.rate_weights or "*").split(",")]
     # Tensors made under inference_mode take part in no gradient.
     with torch.inference_mode(False):
         copied = copy.deepcopy(net).eval().requires_grad_(False)
     names = [name for name, _ in copied.named_parameters()]
-    learn = {name for name in names if any(fnmatchcase(name, each) for each in patterns)}
+    found = [[name for name in names if fnmatchcase(name, each)] for each in patterns]
+    unknown = [each for each, some in zip(patterns, found, strict=True) if not some]
     expected = f"names of weights, such as {names[-1]}"
-    require(bool(learn), "rate_weights", adaptation.rate_weights, expected)
+    require(not unknown, "rate_weights", ",".join(unknown), expected)
+    learn = {name for some in found for name in some}
     for name, weight in copied.named_parameters():
         weight.requires_grad_(name in learn)
     return copied
