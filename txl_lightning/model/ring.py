@@ -200,12 +200,13 @@ class Decoder(Reader):
         has_states = isinstance(memory, KeyValueCache) and memory.n_kept and memory.batch_size
         if not (self.has_ring and is_one and has_states):
             return super().read(tokens_BL, memory, doc_pos_BL, n_reread)
-        is_in_ring = memory is self.last and self.ring.has_room
-        # What is interrupted may have changed the ring, or made none.
-        self.last = None
-        if not is_in_ring:
+        if memory is not self.last or not self.ring.has_room:
+            # There is none if the next one cannot be made.
+            self.last = None
             self.ring = None
             self.ring = Ring(self.net, memory, self.count_spare(memory.n_kept))
+        # What is interrupted has changed the ring.
+        self.last = None
         h_B1D, new_N, filled_B = self.read_token(tokens_BL, memory, doc_pos_BL)
         self.ring.n_read += 1
         is_even = memory.is_even and doc_pos_BL is None
