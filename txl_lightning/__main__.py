@@ -38,8 +38,9 @@ from .terminal import drop_unwritten, open_output
 
 LIST_OPTIONS = ("--data.path", "--data.ids")
 """Options whose several values may be words; the others with lists are words in any case."""
-LACKING = {"generate": {"rate", "decay"}}
-"""Fields of settings that are no options of a command: generation takes no steps."""
+LACKING = {"generate": {"rate", "decay", "rate_weights", "rms_tokens"}, "score": {"rms_tokens"}}
+"""Fields of settings that are no options of a command: generation takes no steps, and only evaluate
+measures gradients of the training text."""
 WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """Errors that only writing causes; without a permission, reading fails too."""
 
