@@ -59,6 +59,9 @@ def test_a_run_reads_its_texts_and_others_under_the_key_of_training(
     _, others = documents(run, f"--path={path}")
     assert [each["document"] for each in others] == [*range(1, 41)]
     assert "id" not in others[0]
+    Path("a.log").write_text(path.read_text())
+    fix = "text_key log.body reads the texts of JSON lines"
+    assert fix in accepted("score", run, "--lines=a.log").err
     record, named = documents(run, f"--path={path}", "--id_key=id")
     assert [each["id"] for each in named] == [f"d{n}" for n in range(40)]
     assert record["tokens"] == sum(map(len, WORDS))

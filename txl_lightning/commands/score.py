@@ -284,20 +284,21 @@ def read_lines(
 ) -> Iterator[tuple[int, CandidateList]]:
     """Return the lines of a text, or the texts of JSON lines, under the key of training if no other
     is given."""
-    if not has_records(path, records):
-        return read_texts(path)
     text_key = records.text_key or checkpoint.data_settings.get("text_key")
+    if not has_records(path, records):
+        return read_texts(path, text_key or KEY)
     return read_records(path, replace(records, text_key=text_key))
 
 
-def read_texts(path: str) -> Iterator[tuple[int, CandidateList]]:
-    """Yield the number of each line of a text, as soon as it comes, and a list of it alone."""
+def read_texts(path: str, key: str) -> Iterator[tuple[int, CandidateList]]:
+    """Yield the number of each line of a text, as soon as it comes, and a list of it alone; warn of
+    a first line that has a text under a key."""
     with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
         for number, raw in enumerate(file, 1):
             with explain_line(f"{name_lists(path)}, line {number}"):
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            if number == 1 and is_object(raw, any_object=False, key=KEY):
-                fix = f"text_key {KEY} reads the texts of JSON lines"
+            if number == 1 and is_object(raw, any_object=False, key=key):
+                fix = f"text_key {key} reads the texts of JSON lines"
                 print_notice(f"warning: {name_lists(path)}: line 1 is read as plain text; {fix}")
             yield number, CandidateList((line.removesuffix("\n").removesuffix("\r"),))
 
