@@ -145,6 +145,18 @@ def test_json_lines_that_are_scored_as_plain_text_are_said_to_be(accepted, run_f
     assert fix in shown.err
 
 
+@pytest.mark.parametrize("content", [b"caf\xe9 au lait\n", b"a\0b" * 9, b'{"a": 1}\n' * 9])
+def test_prepare_refuses_what_is_no_text_unless_bytes_are_asked_for(
+    accepted, refused, tmp_path, content
+):
+    path = tmp_path / "a.dat"
+    path.write_bytes(content)
+    code, line = refused("prepare", path)
+    assert (code, line.partition(":")[0]) == (3, "a.dat")
+    shown = accepted("prepare", path, "--vocab=bytes").out
+    assert "256 bytes in the vocabulary" in shown
+
+
 @pytest.mark.parametrize("option", ["--text_key=a", "--skip_bad_lines=true"])
 def test_settings_of_json_lines_are_refused_for_lists(refused, run_folder, option):
     code, line = refused("score", run_folder, "--candidates=a.jsonl", option)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.corpora import CORPORA
-from ..data.encoding import choose_vocabulary
+from ..data.encoding import SMALLEST, SUBWORDS
 from ..data.sources import DataConfig
 from ..data.store import Store
 from ..data.tasks import TASKS
@@ -52,9 +52,10 @@ def prepare_command(
         if given != name:
             # What is unpacked of the copy goes with it.
             config = replace(config, data_dir=str(Path(given).parent))
-        if kind == "path" and config.vocab is None:
-            n_byte = config.source.measure_own().n_byte
-            config = replace(config, vocab=choose_vocabulary(n_byte))
+        has_default = kind == "path" and config.vocab is None
+        # A shorter text has bytes, too, but files that are no text only with that option.
+        if has_default and config.source.measure_own().n_byte >= SMALLEST:
+            config = replace(config, vocab=SUBWORDS[0])
         require_positive(workers=workers)
         if out is None:
             print_store(name, config.open_text(check, workers))

@@ -53,11 +53,6 @@ class OwnLength(NamedTuple):
     n_vocab: int | None = None
 
 
-def choose_vocabulary(n_byte: int) -> str:
-    """Return the vocabulary that fit and prepare make of a text of the user's own."""
-    return SUBWORDS[0] if n_byte >= SMALLEST else "bytes"
-
-
 @dataclass(frozen=True)
 class Encoding:
     """All that tokens depend on; without a document unit each split is one document."""
