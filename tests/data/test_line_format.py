@@ -82,6 +82,17 @@ def test_a_plain_text_with_a_key_is_refused(write_files, tmp_path, name):
         read(path, tmp_path / "data", text_key="text")
 
 
+@pytest.mark.parametrize("any_bytes", [False, True])
+@pytest.mark.parametrize("key", ["text_key", "id_key"])
+def test_what_is_no_text_is_refused_with_a_key_and_never_read_as_bytes(
+    write_files, tmp_path, any_bytes, key
+):
+    # Such as packed lines on the standard input, whose name does not say that they are packed.
+    path = write_files({"stdin": gzip.compress(join_records(RECORDS))}) / "stdin"
+    with pytest.raises(DataError, match=r"stdin: a binary file; expected text in UTF-8$"):
+        read(path, tmp_path / "data", any_bytes, **{key: "body"})
+
+
 def test_a_key_with_a_dot_is_a_key_before_it_is_a_path(write_files, tmp_path):
     path = write_files({"a.jsonl": b'{"a": {"b": "inner"}, "a.b": "outer"}'}) / "a.jsonl"
     assert read(path, tmp_path / "data", text_key="a.b") == [b"outer"]
@@ -148,14 +159,14 @@ def test_bad_lines_are_left_out_on_request_with_a_notice_and_in_the_manifest(
     path = path / "a.jsonl"
     config = DataConfig(path=path, data_dir=tmp_path / "data", skip_bad_lines=True)
     for _ in range(2):
-        # As a new process, which finds what is unpacked.
-        json_lines.warn_once.cache_clear()
-        config.source.measure_own()
+        assert config.source.measure_own().n_byte == 9
         store = config.open_text()
         notice = capfd.readouterr().err
-        assert notice.count("\n") == 1
         assert notice.startswith(f"warning: {path}: left out: line 1 has no text: it is null; lin")
         assert notice.endswith("; 7 bad lines\n")
+        assert notice.count("\n") == 1
+        # As in another process, which finds the lines unpacked.
+        json_lines.warn_once.cache_clear()
     assert store.manifest["skipped_lines"] == 7
     assert b"".join(store.ids(split).tobytes() for split in ("train", "val", "test")) == (
         b"012345678"

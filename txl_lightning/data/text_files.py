@@ -201,7 +201,7 @@ def has_documents(path: Path, data_dir: Path, how: LineFormat = DEFAULT_FORMAT) 
         return True
     if has_ending(path, COMPRESSED):
         path = unpack(path, data_dir) / path.stem
-    return is_lines(path, how, is_own=False, any_bytes=False)
+    return has_ending(path, LINES) or is_lines(path, how, is_own=False, any_bytes=False)
 
 
 def find_documents(
@@ -266,21 +266,23 @@ def read_texts(
             continue
         kind = find_binary(file)
         is_own = file == path
-        is_raw = any_bytes and kind != LFS and (is_own or kind == NOT_UTF8)
+        # By the ending of the name, or by a key that is given for a single file.
+        is_meant = has_ending(file, LINES) or (is_own and bool(how.text_key or how.id_key))
+        is_raw = any_bytes and not is_meant and kind != LFS and (is_own or kind == NOT_UTF8)
         if has_ending(file, UNPACKED) and kind != LFS and not unpacked:
             is_single = is_own and not has_ending(file, ARCHIVES)
             content = unpack(file, data_dir) / (file.stem if is_single else "")
             inner = read_texts(content, data_dir, any_bytes, how, unpacked=True)
             texts |= inner if is_own else {f"{name}/{part}": inner[part] for part in inner}
-        elif kind in (None, NOT_UTF8) and is_lines(file, how, is_own, any_bytes):
+        elif kind in (None, NOT_UTF8) and (is_meant or is_lines(file, how, is_own, any_bytes)):
             records = unpack_lines(file, data_dir, how)
             texts[name] = [FileSlice(*bounds, identifier=each) for *bounds, each in records]
-        elif kind is None or (is_raw and not has_ending(file, LINES)):
+        elif kind is None or is_raw:
             texts[name] = slice_file(file, is_text=not any_bytes)
         elif is_own:
-            how = CONVERTERS.get(kind, "")
-            advice = "" if kind == LFS or has_ending(file, LINES) else f"; {BYTES_ADVICE}"
-            raise DataError(f"{file}: {kind}{how}; expected text in UTF-8{advice}")
+            converter = CONVERTERS.get(kind, "")
+            advice = "" if kind == LFS or is_meant else f"; {BYTES_ADVICE}"
+            raise DataError(f"{file}: {kind}{converter}; expected text in UTF-8{advice}")
         else:
             texts[name] = kind
     return texts
@@ -307,10 +309,8 @@ def find_binary(path: Path) -> str | None:
 
 
 def is_lines(path: Path, how: LineFormat, is_own: bool, any_bytes: bool) -> bool:
-    """Return True for JSON lines: by the ending of the name, by a key that is given for a single
-    file, or by the first lines, of which one has a text, or is an object of a single text file."""
-    if has_ending(path, LINES) or (is_own and (how.text_key or how.id_key)):
-        return True
+    """Return True for JSON lines by the first lines, of which one has a text, or is an object of a
+    single text file."""
     with path.open("rb") as file:
         start = file.read(1000).removeprefix(codecs.BOM_UTF8).lstrip()
     # Most files are known by one character.
