@@ -157,7 +157,9 @@ RECORDS = {
     for path in sorted((REPOSITORY / "experiments").glob("*/results.json"))
     for name, record in json.loads(path.read_text())["records"].items()
 }
-VARY = {"weights", "weights and data", "nothing: processes repeat one computation"}
+VARY = {"weights", "weights and data", "weights and words"} | {
+    "nothing: processes repeat one computation"
+}
 
 
 def test_a_record_names_its_text_and_what_its_seeds_vary():

@@ -29,7 +29,7 @@ FAST_TOKENS = 400
 
 
 def main() -> None:
-    args = common.parse_args(__file__, __doc__, SEEDS, "weights and order of the text", WAYS)
+    args = common.parse_args(__file__, __doc__, SEEDS, "weights and data", WAYS)
     if args.fast:
         args.only = ["static", "cache of 2,000", "RMS steps of norms"]
     for name in args.only:
