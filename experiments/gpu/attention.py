@@ -20,6 +20,7 @@ from experiments.gpu.correctness import Attend
 from experiments.gpu.parts import DEVICE, Findings, try_in_time
 from experiments.gpu.speed import load_published, make_step, seconds_of, time_steps
 from experiments.speed.cases import Case
+from txl_lightning.model.graph import CudaGraph
 from txl_lightning.model.kernels import sdpa
 from txl_lightning.model.memory import Mask, attention_mask
 from txl_lightning.model.positions import DistanceTerms
@@ -211,15 +212,8 @@ def time_captured(run: Run, rounds: int = 20) -> float:
     """Return the median of the seconds that a GPU takes for a run, captured as a graph."""
     if DEVICE == "cpu":
         return seconds_of(run)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
+    CudaGraph.warm_up(run)
+    graph = CudaGraph(run)
     graph.replay()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(rounds + 1)]
     for event in events:

@@ -47,7 +47,7 @@ class AutoOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions(LineFormat):
-    """How a path or corpus is read.
+    """Settings by which a path or corpus is read.
 
     Args:
         document_unit: Unit of path or corpus that is read without context from before it.

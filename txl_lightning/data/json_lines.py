@@ -42,7 +42,7 @@ Identifier = str | int | float  # of a document
 
 @dataclass(frozen=True, kw_only=True)
 class LineFormat:
-    """How JSON lines are read.
+    """Settings by which JSON lines are read.
 
     Args:
         text_key: Key of JSON lines that has the text; a.b is the key b of the object under a.

@@ -88,9 +88,8 @@ class Adaptation:
         numbers = {name: value for name in USUAL if (value := getattr(self, name)) is not None}
         return numbers | {name: value for name in OPTIONAL if (value := getattr(self, name))}
 
-    @property
-    def steps(self) -> PlainSteps:
-        """How the weights follow their gradients."""
+    def make_steps(self) -> PlainSteps:
+        """Return how the weights follow their gradients; ValueError if an RMS is not measured."""
         expected = "null: gradients of the training text are measured by evaluate alone"
         require(not self.rms_tokens, "rms_tokens", self.rms_tokens, expected)
         use = self.fill()
@@ -128,8 +127,7 @@ class RmsAdaptation(Adaptation):
     rms: tuple[Tensor, ...] = field(default=(), compare=False, repr=False)
     """RMS of the gradients of each weight that takes steps."""
 
-    @property
-    def steps(self) -> PlainSteps:
+    def make_steps(self) -> PlainSteps:
         use = self.fill()
         return RmsSteps(use.rate, use.decay, self.rms)
 

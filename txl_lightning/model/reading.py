@@ -64,7 +64,7 @@ class Reader:
         expected = f"0, as {name} lacks hidden and head, or its calls have hooks or other code"
         require(self.has_states or not cache_len, "cache_len", cache_len, expected)
         self.keeps_keys = keeps_keys and not rate and isinstance(net, TransformerXL)
-        self.steps = adaptation.steps if rate else None
+        self.steps = adaptation.make_steps() if rate else None
         self.net = copy_learning(net, adaptation) if rate else net
 
     @property
@@ -111,7 +111,7 @@ class Reader:
     def read(
         self, tokens_BL: Tensor, memory: AnyMemory, doc_pos_BL: Tensor | None, n_reread: int
     ) -> tuple[Tensor, AnyMemory]:
-        """Return the same, but for a continuous cache."""
+        """Return h_BLD and the network's own memory, without a continuous cache."""
         read = self.net.hidden if self.has_states else self.net
         return read(tokens_BL, memory, doc_pos_BL, n_reread)
 
