@@ -298,10 +298,14 @@ def test_steps_by_graphs_have_the_losses_of_plain_steps(monkeypatch):
     assert [graph.replays for graph in RecordedGraph.made] == [4, 4]
 
 
-def test_tokens_read_by_a_graph_have_the_losses_of_plain_ones(monkeypatch):
-    monkeypatch.setattr(ring, "CudaGraph", RecordedGraph)
+@pytest.mark.parametrize(("rows", "tgt_len"), [(1, 1), (3, 5)])
+def test_tokens_and_segments_read_by_a_graph_have_the_losses_of_plain_ones(
+    monkeypatch, rows, tgt_len
+):
+    for module in (ring, cuda_graph):
+        monkeypatch.setattr(module, "CudaGraph", RecordedGraph)
     monkeypatch.setattr(RecordedGraph, "made", [])
-    case = replace(speed.load_published(speed.BASE, smoke=True), rows=1, tgt_len=1)
+    case = replace(speed.load_published(speed.BASE, smoke=True), rows=rows, tgt_len=tgt_len)
     losses = []
     with LateDevice():
         for way in speed.READERS:

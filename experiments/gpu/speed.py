@@ -19,9 +19,9 @@ from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.speed.cases import Case
 from txl_lightning import Adaptation, TransformerXL
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
-from txl_lightning.model import graph
 from txl_lightning.model.reading import Reader
 from txl_lightning.model.ring import CapturedDecoder, Decoder
+from txl_lightning.training.cuda_graph import CapturedReader
 
 PUBLISHED = {
     "paper/enwik8_base": {}, "paper/wt103_base": {}, "paper/enwik8_large": {},
@@ -35,7 +35,9 @@ WAYS["graphs, compiled"] = {"captures": True, "compiles": True}
 """How a segment is computed; as CUDA graphs, so that its speed is not that of the host."""
 WORDS = 267_735  # of a vocabulary of words
 BYTES = 256
-READERS = {"plain": Decoder, "graphs": CapturedDecoder}
+READERS = {"plain": Reader, "graphs": CapturedReader}
+"""What reads segments."""
+DECODERS = {"plain": Decoder, "graphs": CapturedDecoder}
 """What reads single tokens."""
 INFERENCE = [("evaluation", 10, 128), ("decoding", 1, 1), ("generate", 1, 1)]
 """Task, rows, and tokens of a segment."""
@@ -226,30 +228,18 @@ def time_reading(case: Case, way: str, seconds: float) -> dict[str, Any]:
     """Time segments, or single tokens, that follow one another."""
     net = make_inference_network(case)
     is_one = case.tgt_len == 1
-    reader = READERS[way](net, Adaptation()) if is_one else Reader(net)
+    reader = DECODERS[way](net, Adaptation()) if is_one else READERS[way](net)
     memory = reader.empty_memory(case.rows)
     tokens_BL = torch.randint(BYTES, (case.rows, case.tgt_len), device=DEVICE)
+    # Each row's document has begun long before; a decoder reads a row as one document.
+    doc_pos_BL = None if is_one else torch.full_like(tokens_BL, case.mem_len + case.tgt_len)
 
     def read() -> Tensor:
         nonlocal memory
-        h_BLD, memory = reader.hidden(tokens_BL, memory)
+        h_BLD, memory = reader.hidden(tokens_BL, memory, doc_pos_BL)
         return reader.head.nats(h_BLD, tokens_BL).mean()
 
-    captures = way == "graphs" and not is_one
-    return time_steps(capture_reading(read, case) if captures else read, case, seconds)
-
-
-def capture_reading(read: Callable[[], Tensor], case: Case) -> Callable[[], Tensor]:
-    """Return a function that reads a segment again by a CUDA graph, after a full memory."""
-    for _ in range(2 + -(-case.mem_len // case.tgt_len)):
-        read()
-    captured = graph.CudaGraph(lambda: [read()])
-
-    def replay() -> Tensor:
-        captured.replay()
-        return captured.outputs[0].clone()
-
-    return replay
+    return time_steps(read, case, seconds)
 
 
 def time_generation(case: Case, way: str, seconds: float) -> dict[str, Any]:

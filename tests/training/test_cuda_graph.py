@@ -90,19 +90,47 @@ class Look(Callback):
 
 
 def test_only_the_longest_segments_of_training_are_read_by_graphs(fit, graphs):
-    """Not validations, nor the last segment of a pass; also where weights are loaded meanwhile."""
+    """Not the last segment of a pass; also where weights are loaded meanwhile."""
     data = {"split": (0.05, 0.45, 0.5), "tgt_len": 20}
-    options = {"precision": "64-true", "max_steps": 9, "val_check_interval": 3}
-    options |= {"limit_val_batches": 2}
+    options = {"precision": "64-true", "max_steps": 9}
     expected = fit(LATE, data, callbacks=[Look([])], **options)
     record = fit(LATE | CAPTURED, data, callbacks=[look := Look(graphs)], **options)
     assert is_equal(record, expected)
-    assert record.val_nats == expected.val_nats
     lengths = [segment.tokens_BL.size(1) for segment in record.segments]
     assert lengths == [20, 20, 20, 14] * 2 + [20]
     assert look.replays == [2, 4, 6, 6, 8, 10, 12, 12, 14]
     assert len(graphs) == 2
     assert record.model.captured is None
+
+
+@pytest.mark.parametrize(
+    ("net", "data"),
+    [
+        ({}, {}),
+        ({"dropout": 0.2, "settings": {"eval_mem_len": 11, "eval_same_length": "mem_len"}}, {}),
+        ({"cutoffs": (100, 110), "div_val": 2}, {}),
+        ({"mem_len": 0}, {"eval_ext_len": 3}),
+        ({"memory_source": "same_layer"}, {"restart_len": 11}),
+    ],
+    ids=str,
+)
+def test_validations_in_a_fit_by_graphs_have_the_nats_of_those_without(fit, graphs, net, data):
+    """Their last segment is shorter; training changes the weights in between, in place."""
+    net = LATE | net
+    data = {"split": (0.5, 0.4, 0.1), "eval_tgt_len": 7} | data
+    options = {"precision": "64-true", "max_steps": 6, "val_check_interval": 2}
+    options |= {"limit_val_batches": 1.0}
+    expected = fit(net, data, **options)
+    settings = net.get("settings", {}) | CAPTURED["settings"]
+    record = fit(net | {"settings": settings}, data, **options)
+    assert len(record.val_nats) == 3
+    assert record.val_nats == pytest.approx(expected.val_nats, rel=1e-12)
+    assert is_equal(record, expected)
+    of_validations = [graph.replays for graph in graphs[2:]]
+    # The first segment is shorter with ext_len.
+    assert len(of_validations) == (2 if data.get("eval_ext_len") else 1)
+    assert of_validations[-1] > 3
+    assert record.model.memory_bank.captured is None
 
 
 @pytest.mark.parametrize("net", [{}, {"dropout": 0.2, "dropatt": 0.1}])
@@ -361,6 +389,19 @@ def test_training_by_graphs_of_a_gpu_is_that_without(fit, precision, accumulate,
     assert record.losses == pytest.approx(expected.losses, rel=1e-3)
     for name, theirs in expected.weights[-1].items():
         torch.testing.assert_close(record.weights[-1][name], theirs, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:::torch")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_validations_in_a_fit_by_graphs_of_a_gpu_have_the_nats_of_those_without(fit, precision):
+    net = {"d_model": 32, "optim": {"schedule": "constant"}}
+    options = {"accelerator": "gpu", "precision": precision, "max_steps": 6}
+    options |= {"val_check_interval": 2, "limit_val_batches": 1.0}
+    expected = fit(net, **options)
+    record = fit(net | CAPTURED, **options)
+    assert len(record.val_nats) == 3
+    assert record.val_nats == pytest.approx(expected.val_nats, rel=1e-2)
 
 
 @pytest.mark.gpu

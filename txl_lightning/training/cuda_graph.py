@@ -1,7 +1,8 @@
 """A training segment as two CUDA graphs: one of its forward pass, one of its backward pass.
 
 A GPU then starts two graphs for a segment in place of a thousand operations, each of which costs
-the host some microseconds. It has not run on a GPU yet.
+the host some microseconds. Validations in a fit read each segment by one graph. None of this has
+run on a GPU yet.
 
 Captured is `TransformerXL.hidden`. The softmax follows outside: the shapes of an adaptive one
 depend on its targets, and the loss may be divided, weighted and scaled as usual.
@@ -27,6 +28,7 @@ from ..model.memory import Memory
 from ..model.parts import has_hooks
 from ..model.positions import SCHEMES
 from ..model.precision import copy_together
+from ..model.reading import Reader
 
 KEY = "model.cuda_graph"
 
@@ -64,8 +66,8 @@ def capture_training(module: Any) -> CapturedNetwork:
     return CapturedNetwork(net)
 
 
-class CapturedSegment:
-    """The graphs of segments of one shape, and the tensors that they read and write in place.
+class CapturedReading:
+    """The graph of a forward pass for segments of one shape, with the tensors that it reads.
 
     Args:
         net: its weights are read where they are; `find_state` tells when they have moved.
@@ -80,32 +82,65 @@ class CapturedSegment:
         self.memory = memory
         self.n_reread = n_reread
         self.inputs = [each.clone() for each in inputs]
-        tokens_BL = inputs[0]
-        shape = (*tokens_BL.shape, net.config.d_model)
-        self.d_BLD = torch.zeros(shape, dtype=net.compute_dtype, device=tokens_BL.device)
-        self.weights = [weight for weight in net.parameters() if weight.requires_grad]
+        # Casts of weights that autocast keeps would be those of an earlier step.
+        device = inputs[0].device
+        is_kept = torch.is_autocast_enabled(device.type)
+        assert not (is_kept and torch.is_autocast_cache_enabled()), "autocast with a cache"
+        # Warming up must not change the dropout of this segment.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            self.capture()
+
+    def capture(self) -> None:
+        CudaGraph.warm_up(self.compute_forward)
+        self.forward = CudaGraph(self.compute_forward)
+
+    def compute_forward(self) -> list[Tensor]:
+        """Return h_BLD and the tensors of the next memory, without history."""
+        h_BLD, after = self.compute()
+        return [h_BLD.detach(), *after.tensors().values()]
+
+    def compute(self) -> tuple[Tensor, Memory]:
+        """Return h_BLD and the next memory of the segment in `inputs`."""
+        tokens_BL, doc_pos_BL, *states = self.inputs
+        before = self.memory.restore(dict(zip(self.memory.tensors(), states, strict=True)))
+        return self.net.hidden(tokens_BL, before, doc_pos_BL, self.n_reread)
+
+    def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return copies of the tensors of the next memory; h_BLD is in the graph's outputs."""
+        for kept, given in zip(self.inputs, inputs, strict=True):
+            kept.copy_(given)
+        self.forward.replay()
+        # Not through autograd: a memory with history would replay the backward pass of a segment
+        # again in the next one, over values that are no more there.
+        return [each.clone() for each in self.forward.outputs[1:]]
+
+    def read(self, inputs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return h_BLD and the tensors of the next memory; all are copies."""
+        states = self.replay(inputs)
+        return self.forward.outputs[0].clone(), states
+
+
+class CapturedSegment(CapturedReading):
+    """The graphs of a forward and a backward pass; arguments as in `CapturedReading`."""
+
+    def capture(self) -> None:
+        shape = (*self.inputs[0].shape, self.net.config.d_model)
+        device = self.inputs[0].device
+        self.d_BLD = torch.zeros(shape, dtype=self.net.compute_dtype, device=device)
+        self.weights = [weight for weight in self.net.parameters() if weight.requires_grad]
         self.n_read = 0
         self.h_BLD: Tensor | None = None
         # It reads every gradient on the host.
         looks = torch.is_anomaly_enabled()
         require(not looks, KEY, "true", "false with trainer.detect_anomaly true")
-        # Casts of weights that autocast keeps would be those of an earlier step.
-        is_kept = torch.is_autocast_enabled(tokens_BL.device.type)
-        assert not (is_kept and torch.is_autocast_cache_enabled()), "autocast with a cache"
-        # Warming up must not change the dropout of this segment.
-        devices = [tokens_BL.device] if tokens_BL.is_cuda else []
-        with torch.random.fork_rng(devices):
-            CudaGraph.warm_up(lambda: (self.compute_forward(), self.compute_backward()))
-            self.forward = CudaGraph(self.compute_forward)
-            # The backward pass reads what the forward pass has left in its memory.
-            self.backward = CudaGraph(self.compute_backward, self.forward.pool)
+        CudaGraph.warm_up(lambda: (self.compute_forward(), self.compute_backward()))
+        self.forward = CudaGraph(self.compute_forward)
+        # The backward pass reads what the forward pass has left in its memory.
+        self.backward = CudaGraph(self.compute_backward, self.forward.pool)
 
-    def compute_forward(self) -> list[Tensor]:
-        """Return h_BLD and the tensors of the next memory, without history."""
-        tokens_BL, doc_pos_BL, *states = self.inputs
-        before = self.memory.restore(dict(zip(self.memory.tensors(), states, strict=True)))
-        self.h_BLD, after = self.net.hidden(tokens_BL, before, doc_pos_BL, self.n_reread)
-        return [self.h_BLD.detach(), *after.tensors().values()]
+    def compute(self) -> tuple[Tensor, Memory]:
+        self.h_BLD, after = super().compute()
+        return self.h_BLD, after
 
     def compute_backward(self) -> Sequence[Tensor | None]:
         """Return the gradient of each weight; None where `hidden` does not use it."""
@@ -118,13 +153,8 @@ class CapturedSegment:
 
     def read(self, inputs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return h_BLD with gradient, and the tensors of the next memory; all are copies."""
-        for kept, given in zip(self.inputs, inputs, strict=True):
-            kept.copy_(given)
-        self.forward.replay()
+        states = self.replay(inputs)
         self.n_read += 1
-        # Not through autograd: a memory with history would replay the backward pass of a segment
-        # again in the next one, over values that are no more there.
-        states = [each.clone() for each in self.forward.outputs[1:]]
         return Replay.apply(self, *self.weights), states
 
     def find_gradients(self, d_BLD: Tensor) -> list[Tensor | None]:
@@ -158,12 +188,18 @@ class CapturedNetwork:
     """A network as training calls it: the longest segments until now are read by graphs.
 
     Shorter ones, such as the last of a pass over the text, are computed as usual, so that only one
-    pair of graphs needs memory. A copy captures anew.
+    segment's graphs need memory. A copy captures anew.
+
+    Args:
+        make_graphs: what is captured of a segment.
     """
 
-    def __init__(self, net: TransformerXL) -> None:
+    def __init__(
+        self, net: TransformerXL, make_graphs: type[CapturedReading] = CapturedSegment
+    ) -> None:
         self.net = net
-        self.segment: CapturedSegment | None = None
+        self.make_graphs = make_graphs
+        self.segment: CapturedReading | None = None
         self.state: Any = None
         self.shape: Any = None
 
@@ -177,7 +213,8 @@ class CapturedNetwork:
     def loss(self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any) -> tuple[Tensor, Memory]:
         """Return nats_BL and the next memory, as `TransformerXL.loss` does."""
         h_BLD, memory = self.hidden(tokens_BL, *inputs)
-        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
+        n_context = tokens_BL.size(1) - targets_BL.size(1)
+        return self.head.nats(h_BLD[:, n_context:], targets_BL), memory
 
     def hidden(
         self, tokens_BL: Tensor, memory: Memory, doc_pos_BL: Tensor, n_reread: int = 0
@@ -185,6 +222,7 @@ class CapturedNetwork:
         """Return h_BLD and the next memory, as `TransformerXL.hidden` does."""
         inputs = [tokens_BL, doc_pos_BL, *memory.tensors().values()]
         shape = [*((each.shape, each.dtype) for each in inputs), n_reread]
+        shape += [memory.clamp_len, memory.same_length]
         state = find_state(self.net)
         if self.state != state:
             self.segment = None
@@ -192,13 +230,31 @@ class CapturedNetwork:
         if is_longest:
             # First, because its memory is needed.
             self.segment = None
-            self.segment = CapturedSegment(self.net, inputs, memory, n_reread)
+            self.segment = self.make_graphs(self.net, inputs, memory, n_reread)
             self.shape = shape
             self.state = state
         if shape != self.shape:
             return self.net.hidden(tokens_BL, memory, doc_pos_BL, n_reread)
         h_BLD, states = self.segment.read(inputs)
         return h_BLD, memory.restore(dict(zip(memory.tensors(), states, strict=True)))
+
+
+class CapturedReader(Reader):
+    """A network as a validation within a fit calls it: it does not adapt, and keeps states.
+
+    Keys and values would have another shape in each segment until the memory is full.
+    """
+
+    def __init__(self, net: TransformerXL) -> None:
+        super().__init__(net, keeps_keys=False)
+        self.captured = CapturedNetwork(net, CapturedReading)
+
+    def read(self, *inputs: Any) -> tuple[Tensor, Memory]:
+        return self.captured.hidden(*inputs)
+
+    def loss(self, *inputs: Any) -> tuple[Tensor, Memory]:
+        """Return nats_BL of the targets, and the next memory, as `Reader.loss` does."""
+        return self.captured.loss(*inputs)
 
 
 def find_state(net: nn.Module) -> list[Any]:

@@ -75,7 +75,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         eval_same_length: Number of states each query attends to there; null: as in training.
         compile: Compile the layers with torch.compile, once for all: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
-        cuda_graph: On one GPU, start each training segment as two CUDA graphs. Not run there yet.
+        cuda_graph: On one GPU, start each segment of a fit as CUDA graphs. It has not run yet.
         gradient_segments: Segments of a step, with gradient through the memories between them.
     """
 
@@ -255,7 +255,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
             apply_settings(config.scheduler, make_optimizer(self.optim, self.net))
 
     def on_train_end(self) -> None:
-        self.captured = None  # it holds memory of the GPU
+        # Graphs hold memory of the GPU.
+        self.captured = self.memory_bank.captured = None
 
     def on_train_batch_start(self, segment: Segment, batch_idx: int) -> None:
         self.step_before = self.global_step

@@ -17,13 +17,7 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment, share_rows
 from ..errors import prefix_errors, require
-from ..model import (
-    EvalLengths,
-    EvalSameLength,
-    Network,
-    NetworkConfig,
-    accumulator_dtype,
-)
+from ..model import EvalLengths, EvalSameLength, Network, NetworkConfig, accumulator_dtype
 from ..model.adaptation import Adaptation
 from ..model.config import require_transformer_xl
 from ..model.contract import AnyMemory, join_rows, keep_gradient, stop_gradient
@@ -57,6 +51,7 @@ class MemoryBank:
         self.eval_lengths = eval_lengths
         self.compiled = compiled
         self.adaptation: Adaptation | None = None
+        self.captured: Any = None  # the reader of validations with model.cuda_graph
         self.committed: dict[tuple[str, int], AnyMemory] = {}
         self.staged: dict[tuple[str, int], AnyMemory] = {}
 
@@ -68,7 +63,8 @@ class MemoryBank:
     @cached_property
     def reader(self) -> Reader:
         # Cached keys and values change their shape; a compiled network has one graph per shape.
-        return Reader(self.net, self.adaptation or Adaptation(), keeps_keys=not self.compiled)
+        keeps_keys = not self.compiled
+        return self.captured or Reader(self.net, self.adaptation or Adaptation(), keeps_keys)
 
     def get(self, stage: str, slot: int, tokens_BL: Tensor) -> AnyMemory:
         """Return the memory of a slot for the next tokens; empty at first or for other rows."""
@@ -119,14 +115,18 @@ def recompute_layers(net: Network) -> None:
 def capture_network(module: Any) -> Any:
     """Return what replaces the network of a LanguageModel in a fit with model.cuda_graph, or None.
 
+    Its validations in this fit are read by graphs, too.
+
     Raises:
         ValueError: a graph cannot compute its segments.
     """
     if not module.hparams["cuda_graph"] or module.trainer.state.fn != "fit":
         return None
-    from .cuda_graph import capture_training  # here, because few runs need it
+    from .cuda_graph import CapturedReader, capture_training  # here, because few runs need it
 
-    return capture_training(module)
+    captured = capture_training(module)
+    module.memory_bank.captured = CapturedReader(module.net)
+    return captured
 
 
 def segment_loss(
