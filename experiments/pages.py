@@ -122,9 +122,11 @@ def replace_block(page: Path, text: str) -> str:
 
 
 def format_summary(name: str, records: Records) -> str:
-    """Return the primary contrasts, and the first table of what was measured."""
+    """Return the primary contrasts, and the first tables of what was measured."""
     rows = [row for row in list_compared(name, records) if row[-1]]
-    measured = format_table(import_figures(name).list_tables(records)[0])
+    figures = import_figures(name)
+    shown = figures.list_tables(records)[: getattr(figures, "N_SHOWN", 1)]
+    measured = "\n".join(map(format_table, shown))
     return f"{format_table([COMPARED, *rows])}\n{measured}" if rows else measured
 
 

@@ -32,6 +32,16 @@ CONTRASTS = {
     "gradient into the previous segment, 8 rows": ("memory 8x128", "memory 8x64", "span"),
     "memory against segments of 128 read by a window": ("memory 8x128", "alone 8x128", "span"),
     "memory against segments of 128 read in segments": ("memory 8x128", "alone 8x128", "segments"),
+    "memory against segments of 64 read by a window, 16 rows": (
+        "memory 16x64",
+        "alone 16x64",
+        "span",
+    ),
+    "memory against segments of 64 read in segments, 16 rows": (
+        "memory 16x64",
+        "alone 16x64",
+        "segments",
+    ),
     "Transformer-XL of 16 rows against 2": ("memory 16x64", "memory 2x64", "span"),
     "Transformer-XL of 16 rows against 8": ("memory 16x64", "memory 8x64", "span"),
     "Transformer-XL of 16 rows against the window of 2": ("memory 16x64", "memory 2x512", "span"),
@@ -43,7 +53,38 @@ def collect(records: Records, key: str, text: str, kind: str, way: str) -> dict[
     return results.collect(records, key, way, kind=f"{text}, {kind}")
 
 
+N_SHOWN = 2
+"""Tables on the page."""
+
+
 def list_tables(records: Records) -> list[results.Rows]:
+    """Return effects by what is equal, and the bits per byte of each arm and reading, by text."""
+    return [list_effects(records), list_bits(records)]
+
+
+def list_effects(records: Records) -> results.Rows:
+    """Return a row for each contrast, with its effects at equal tokens, operations and seconds."""
+    found = {each.name: each for each in list_contrasts(records) if len(each.effects)}
+    rows = [["compared (above 0: what is named first needs less)", "equal tokens"]]
+    rows[0] += [f"equal {budget}" for budget in BUDGETS]
+    for title in TEXTS.values():
+        for name in CONTRASTS:
+            label = f"{title}: {name}"
+            names = [label, *(f"{label}, equal {budget}" for budget in BUDGETS)]
+            if label in found:
+                rows.append([label, *(format_effect(found.get(each)) for each in names)])
+    return rows
+
+
+def format_effect(contrast: Contrast | None) -> str:
+    """Return the mean effect and its interval, and how many seeds there are."""
+    if contrast is None:
+        return "not trained"
+    interval = contrast.format_interval()
+    return f"{contrast.format(contrast.mean)} ({interval}), {contrast.count_seeds()}"
+
+
+def list_bits(records: Records) -> results.Rows:
     """Return the bits per byte of each arm and reading, by text."""
     rows = [["arm and reading", *TEXTS.values()]]
     for again in ("", AGAIN):
@@ -53,7 +94,7 @@ def list_tables(records: Records) -> list[results.Rows]:
                 cells = [results.format_spread(each.values()) if each else "" for each in found]
                 if any(found):
                     rows.append([f"{NAMES[name]}, read {WAYS[way]}{again}", *cells])
-    return [rows]
+    return rows
 
 
 def choose_kind(records: Records, text: str, name: str, budget: str) -> str:
