@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
@@ -29,6 +30,7 @@ OUT_OF_MEMORY = re.compile(
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 MAX_VALUE_LENGTH = 200
 MAX_LINE_LENGTH = 1000
+COPIES: dict[str, str] = {}  # names by path of files that stand for others
 IGNORED_WARNINGS = (
     ".*(LeafSpec|The `srun` command is available|exists and is not empty|"
     "infer the batch indices|used to create the checkpoint).*"
@@ -298,8 +300,27 @@ def unfiltered_stdout() -> TextIO:
 
 
 def print_notice(text: str) -> None:
-    """Print lines on stderr, with control characters escaped."""
-    print(text, file=PrintableStream(sys.stderr))
+    """Print lines on stderr, with control characters escaped, and copies named by `name_copy`."""
+    print(replace_copies(text), file=PrintableStream(sys.stderr))
+
+
+@contextmanager
+def name_copy(path: Path, name: str) -> Iterator[None]:
+    """Show the path of a copy, in notices and DataErrors of the block, as what it is a copy of."""
+    COPIES[str(path)] = name
+    try:
+        yield
+    except DataError as error:
+        raise DataError(replace_copies(str(error))) from error
+    finally:
+        del COPIES[str(path)]
+
+
+def replace_copies(text: str) -> str:
+    # The last one may be a copy of the one before.
+    for path, name in reversed(COPIES.items()):
+        text = text.replace(path, name)
+    return text
 
 
 def silence_warnings() -> None:

@@ -1,11 +1,14 @@
 """JSON lines in commands: keys of training and evaluation, identifiers, the standard input."""
 
+import gzip
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.commands.inputs import read_ids
@@ -143,6 +146,45 @@ def test_json_lines_that_are_scored_as_plain_text_are_said_to_be(accepted, run_f
     assert json.loads(shown.out)["tokens"] == 14
     fix = "line 1 is read as plain text; text_key text reads the texts of JSON lines"
     assert fix in shown.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "warns"),
+    [
+        ({"path": "a.jsonl.gz"}, True),
+        ({"path": ["a.txt", "b.NDJSON", "c.txt"]}, True),
+        ({"text_key": "body"}, True),
+        ({"document_unit": "lines"}, True),
+        ({"path": "a.jsonl", "document_unit": "none"}, False),
+        ({}, False),
+    ],
+)
+def test_lines_are_scored_with_a_warning_where_training_read_each_as_a_document(
+    accepted, run_folder, give, tmp_path, changed, warns
+):
+    run = shutil.copytree(run_folder, tmp_path / "copy")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"] |= changed
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    give("to be\n")
+    shown = accepted("score", run, "--lines=-").err
+    assert ("each record was a document of its own" in shown) == warns
+
+
+def test_bad_lines_of_a_copy_are_said_to_be_in_what_was_given(accepted, refused, give, tmp_path):
+    content = write_records(tmp_path / "a.jsonl").read_text() + "null\n"
+    options = ("--text_key=log.body", "--vocab=bytes", "--split=[0.5,0.25,0.25]")
+    packed = Path("b.jsonl.gz")
+    packed.write_bytes(gzip.compress(content.encode()))
+    found = "line 41 has no text: it is null"
+    code, line = refused("prepare", packed, *options)
+    assert (code, line.partition(";")[0]) == (3, f"{packed}: {found}")
+    skip = "--skip_bad_lines=true"
+    shown = accepted("prepare", packed, *options, skip).err
+    assert f"warning: {packed}: left out: {found}" in shown
+    give(content)
+    shown = accepted("prepare", "-", *options, skip, "--out=pipe").err
+    assert f"warning: the standard input: left out: {found}" in shown
 
 
 @pytest.mark.parametrize("content", [b"caf\xe9 au lait\n", b"a\0b" * 9, b'{"a": 1}\n' * 9])

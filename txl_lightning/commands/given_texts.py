@@ -3,12 +3,12 @@
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..data.text_files import SUFFIXES
-from ..errors import DataError
+from ..errors import DataError, name_copy
 from ..files import STORE_FILE, has_mark
 
 STDIN = "stdin"  # file with a copy of the standard input
@@ -43,10 +43,6 @@ def open_given(key: str, path: str) -> Iterator[str]:
         yield copy_stdin(key, folder)
 
 
-@contextmanager
-def name_stdin(folder: str) -> Iterator[None]:
-    """Raise a DataError about the copy in a folder as one about the standard input."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(str(error).replace(f"{folder}/{STDIN}", "the standard input")) from error
+def name_stdin(folder: str) -> AbstractContextManager[None]:
+    """Show the copy in a folder as the standard input, in notices and errors."""
+    return name_copy(Path(folder, STDIN), "the standard input")

@@ -12,14 +12,15 @@ import torch
 
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import GIVE_TEXT, load_data_settings
+from ..data.archives import COMPRESSED
 from ..data.id_files import IdOptions, open_array
-from ..data.json_lines import LineFormat
+from ..data.json_lines import LINES, LineFormat
 from ..data.sources import DataConfig
 from ..data.store import Store
 from ..data.text_files import SPLITS, find_slices, has_documents
 from ..data.vocab import Bytes, Vocabulary
 from ..errors import DataError, invalid, print_notice, require
-from ..files import check_file_writable, check_folder_writable
+from ..files import check_file_writable, check_folder_writable, has_ending
 from ..model import Network, Weights, pack_weights
 from .given_texts import find_kind
 
@@ -115,6 +116,18 @@ def find_text_key(checkpoint: LoadedCheckpoint, path: Path, data_dir: Path) -> s
     key = checkpoint.data_settings.get("text_key")
     is_there = key is not None and path.exists()
     return key if is_there and has_documents(path, data_dir, LineFormat(text_key=key)) else None
+
+
+def reads_records(checkpoint: LoadedCheckpoint) -> bool:
+    """Return True if lines, or JSON lines by settings or names, were documents in training."""
+    settings = checkpoint.data_settings
+    if settings.get("document_unit") is not None:
+        return settings["document_unit"] == "lines"
+    paths = settings.get("path") or ()
+    paths = [paths] if isinstance(paths, str) else paths
+    endings = [ending + packed for ending in LINES for packed in ("", *COMPRESSED)]
+    is_named = any(has_ending(Path(path), endings) for path in paths)
+    return is_named or any(settings.get(key) for key in ("text_key", "id_key"))
 
 
 def share_unknown(vocab: Vocabulary, ids: np.ndarray) -> float:

@@ -31,9 +31,13 @@ from ..model import Network, Weights
 from ..model.adaptation import Adaptation
 from ..model.reading import Reader
 from .generate import UNFINISHED
-from .inputs import Device, hint_at_escapes, load_model
+from .inputs import Device, hint_at_escapes, load_model, reads_records
 
 ROUNDING = 1e-6  # by which a log-probability may be above 0
+RECORDS = (
+    "warning: in training each record was a document of its own; here lines follow one another, "
+    "which the network never read; evaluate --per_document reads records as training did"
+)
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ def score_command(
     hint_at_escapes(context=settings.context, end=settings.end)
     how = settings.device, settings.weights, bool(adaptation.rate)
     checkpoint, model, vocab = load_model(ckpt_path, *how)
+    if lines is not None and reads_records(checkpoint):
+        print_notice(RECORDS)
     if settings.end is None:
         settings = replace(settings, end=find_end(vocab))
     context = settings.context

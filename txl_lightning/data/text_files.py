@@ -11,7 +11,7 @@ from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Literal
 
-from ..errors import DataError, print_notice
+from ..errors import DataError, name_copy, print_notice
 from ..files import LFS_POINTER, OWN_MARKS, has_ending, has_mark
 from ..process import is_child
 from .archives import ARCHIVES, COMPRESSED, PACKED, UNPACKED, unpack
@@ -272,7 +272,8 @@ def read_texts(
         if has_ending(file, UNPACKED) and kind != LFS and not unpacked:
             is_single = is_own and not has_ending(file, ARCHIVES)
             content = unpack(file, data_dir) / (file.stem if is_single else "")
-            inner = read_texts(content, data_dir, any_bytes, how, unpacked=True)
+            with name_copy(content, str(file)):
+                inner = read_texts(content, data_dir, any_bytes, how, unpacked=True)
             texts |= inner if is_own else {f"{name}/{part}": inner[part] for part in inner}
         elif kind in (None, NOT_UTF8) and (is_meant or is_lines(file, how, is_own, any_bytes)):
             records = unpack_lines(file, data_dir, how)
