@@ -10,7 +10,7 @@ import torch
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from tests.helpers.waiting import wait_until
-from txl_lightning.commands.sweep import print_results
+from txl_lightning.commands.sweep import find_groups, print_results
 from txl_lightning.sweeps.gpus import SharedGpus, group_gpus, list_gpus
 from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
 from txl_lightning.sweeps.trials import Sweep, make_command, read_metric
@@ -308,6 +308,27 @@ def test_rows_are_sorted_by_value_and_settings_are_columns(place, goal, order):
     assert {"data.tgt_len", "data.order", "lr", "mixed", "one"} < rows[0].keys()
     assert {(row["data.tgt_len"], row["data.order"]) for row in rows} <= {(9, "x"), (8, "y")}
     print_results(sweep)
+
+
+@pytest.mark.parametrize(
+    ("trials", "option"),
+    [
+        ([{"mem_len": 0, "seed_everything": 1}, {"mem_len": 8, "seed_everything": 2}], "mem_len"),
+        (
+            [{"lr": 0.1, "a": 1, "seed_everything": 1}, {"lr": 1, "a": 2, "seed_everything": 2}],
+            "lr,a",
+        ),
+        ([{"seed_everything": 1}, {"seed_everything": 2}], None),
+        ([{"lr": 0.1, "seed_everything": 1}, {"lr": 1, "seed_everything": 1}], None),
+        ([{"config": "a", "seed_everything": 1}, {"config": "b", "seed_everything": 2}], None),
+    ],
+)
+def test_seeds_of_trials_are_grouped_by_what_else_they_vary(trials, option):
+    rows = [
+        {"trial": n, "state": "complete", "value": n, "seconds": n, "validations": 1} | each
+        for n, each in enumerate(trials)
+    ]
+    assert find_groups(rows) == (f" --by {option}" if option else "")
 
 
 def test_metrics_are_those_of_the_last_run_of_a_trial(tmp_path):

@@ -2,9 +2,10 @@
 
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..command_line import PROGRAM
 from ..errors import require, require_positive
@@ -15,6 +16,11 @@ from ..terminal import show_progress
 
 if TYPE_CHECKING:
     from ..sweeps.trials import Sweep
+
+
+SEED = "seed_everything"
+COLUMNS = ("trial", "state", "value", "validations", "seconds", "reason")
+"""Those of a trial that are no parameters."""
 
 
 def sweep_command(
@@ -70,4 +76,13 @@ def print_results(sweep: "Sweep") -> None:
     best = sweep.folder / f"{rows[0]['trial']:03}"
     for run in list_versions(best)[:1]:
         print(f"  {PROGRAM} evaluate {shlex.quote(str(run))} --split val")
-    print(f"  {PROGRAM} compare {shlex.quote(str(sweep.folder))}")
+    print(f"  {PROGRAM} compare {shlex.quote(str(sweep.folder))}{find_groups(rows)}")
+
+
+def find_groups(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the option by which compare groups the seeds of trials; "" if trials vary no seed, or
+    nothing else, or configs, which are no setting of a run."""
+    varied = [key for key in rows[0] if len({str(row[key]) for row in rows}) > 1]
+    others = [key for key in varied if key not in (*COLUMNS, SEED)]
+    is_grouped = SEED in varied and others and "config" not in others
+    return f" --by {shlex.quote(','.join(others))}" if is_grouped else ""
