@@ -25,10 +25,10 @@ NETWORKS = {
     ),
 }
 """The configs of this package's other networks, by the names that `model.net` takes."""
-REFUSED = "a config may not import {}; if it is your own, add --allow_imports {} to the command"
+REFUSED = "a setting may not import {}; if it is your own, add --allow_imports {} to the command"
 IN_PYTHON = "txl_lightning.imports.allow_imports([{!r}])"
 LOCAL = (
-    "a config may not import {}, which a notebook, a script or a function defines; {}define it at "
+    "a setting may not import {}, which a notebook, a script or a function defines; {}define it at "
     "the top of a module, and name that in the checkpoint (docs/own_network.md)"
 )
 # Modules that are something else in another process.

@@ -5,13 +5,15 @@ import os
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from txl_lightning import TransformerXL, TransformerXLConfig
+from txl_lightning import CorpusDataModule, TransformerXL, TransformerXLConfig
 from txl_lightning.checkpoints import save_folder
+from txl_lightning.commands.card import write_card
 from txl_lightning.data.vocab import Bytes
 from txl_lightning.model import EvalLengths
 
@@ -131,7 +133,7 @@ def test_export_prints_the_folder_and_its_files(txl, run_folder):
 @pytest.mark.parametrize("to", ["pt2", "onnx"])
 def test_the_code_of_the_card_runs_in_a_process_without_the_package(export, processes, to):
     net, folder = export(to)
-    [code] = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     code += '\nimport json, sys\nassert "txl_lightning" not in sys.modules\n'
     code += "print(json.dumps(logits.tolist()))"
     done = processes.run([sys.executable, "-c", code], cwd=folder)
@@ -139,6 +141,21 @@ def test_the_code_of_the_card_runs_in_a_process_without_the_package(export, proc
     _, memory = net(torch.tensor([[0, 1, 0]]))
     expected, _ = net(torch.tensor([[1, 1]]), memory)
     assert_equal(json.loads(done.stdout), expected.detach())
+
+
+@pytest.mark.parametrize("name", ["bytes", "characters", "bpe"])
+def test_the_card_of_a_program_has_code_for_ids_which_are_those_of_the_vocabulary(
+    tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(tmp_path)
+    data = CorpusDataModule.from_texts(["Once upon a time"] * 99, "a.jsonl", vocab=name)
+    saved = data.vocab.to_json()
+    write_card(tmp_path, "program", "pt2", {}, "(1, 1, 1, 1)", json.loads(saved)["kind"])
+    (tmp_path / "vocab.json").write_text(saved)
+    _, code = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    names = {}
+    exec(code, names)
+    assert names["ids"] == data.vocab.encode_text("Once").tolist()
 
 
 @pytest.mark.parametrize(

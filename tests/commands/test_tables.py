@@ -130,6 +130,9 @@ def test_recl_compares_a_group_on_the_same_positions(accepted, checkpoint, loade
     assert len(gains) == 2 * 2 * 2
     assert all(float(row["control"]) >= 0 for row in gains)
     assert output.out.count("RECL") == 4
+    # Nothing is gained by the first context, so that it has no control.
+    is_controlled = ["unrelated" in line for line in output.out.splitlines()[1:7]]
+    assert is_controlled == [False, True, True] * 2
     assert has_curves("recl/recl.png")
 
 

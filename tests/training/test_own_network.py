@@ -151,9 +151,9 @@ def test_a_class_of_another_process_is_refused_with_advice_that_can_be_followed(
     imports.allow_imports(allowed)
     if name == "__main__.MyConfig" and allowed == ["__main__"]:
         advice = "defines; define it at the top of a module"
-    with pytest.raises(ValueError, match="class_path: a config may not import") as network:
+    with pytest.raises(ValueError, match="class_path: a setting may not import") as network:
         make_config({"class_path": name})
-    with pytest.raises(ValueError, match=r"data\.vocab: a config may not import") as vocabulary:
+    with pytest.raises(ValueError, match=r"data\.vocab: a setting may not import") as vocabulary:
         load_vocabulary(json.dumps({"kind": name}))
     for error in (network, vocabulary):
         assert advice in str(error.value)
@@ -465,7 +465,7 @@ def test_position_scheme_of_a_package_is_trained_saved_and_loaded(txl, refused, 
     assert (code, "model.net.positions: invalid slopes; expected sinusoidal, " in line) == (2, True)
     assert txl("fit", *small, scheme, ALLOW)[0] == 0
     code, line = refused("evaluate", "runs/version_0")
-    assert (code, "best.ckpt: positions: a config may not import" in line) == (4, True), line
+    assert (code, "best.ckpt: positions: a setting may not import" in line) == (4, True), line
     imports.allow_imports(["my_package"])
     assert load_environment()["positions"] == "my_package 1.5"
     model, vocab = txl_lightning.load("runs/version_0")
@@ -510,7 +510,7 @@ def test_vocabulary_of_a_package_encodes_saves_and_decodes(txl, refused, small, 
     sys.modules.pop("my_package")
     vocab = "--data.vocab=my_package.Letters"
     code, line = refused("fit", *small, vocab)
-    assert (code, "data.vocab: a config may not import my_package.L" in line) == (2, True), line
+    assert (code, "data.vocab: a setting may not import my_package.L" in line) == (2, True), line
     assert txl("fit", *small, vocab, ALLOW)[0] == 0
     assert load_environment()["vocabulary"] == "my_package 1.5"
     assert json.loads(Path("runs/version_0/vocab.json").read_text()) == {
@@ -518,7 +518,7 @@ def test_vocabulary_of_a_package_encodes_saves_and_decodes(txl, refused, small, 
         "first": "a",
     }
     code, line = refused("generate", "runs/version_0")
-    assert (code, "best.ckpt: data.vocab: a config may not import" in line) == (4, True), line
+    assert (code, "best.ckpt: data.vocab: a setting may not import" in line) == (4, True), line
     code, output = txl("generate", "runs/version_0", ALLOW, "--prompt=ab", "--max_new_tokens=5")
     assert (code, output.out[:2], output.out.strip().isalpha()) == (0, "ab", True), output
 

@@ -20,15 +20,20 @@ LIBRARIES = {
 """Library and tag of each format."""
 
 
-def write_card(folder: Path, name: str, to: str, facts: Mapping[str, str], shape: str = "") -> None:
-    """Write facts of a converted network and how to load it; `shape` is that of a row's memory."""
+def write_card(
+    folder: Path, name: str, to: str, facts: Mapping[str, str], shape: str = "", kind: str = ""
+) -> None:
+    """Write facts of a converted network and how to load it.
+
+    Of a program, `shape` is that of a row's memory, and `kind` that of the vocabulary.
+    """
     # jinja2 is slow to import, and needed only to write a card.
     from jinja2 import Template
 
     source = Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8")
     template = Template(source, trim_blocks=True, keep_trailing_newline=True)
     library, tag = LIBRARIES[to]
-    values = {"library": library, "tag": tag, "name": name, "to": to, "shape": shape}
+    values = {"library": library, "tag": tag, "name": name, "to": to, "shape": shape, "kind": kind}
     # In a cell of a table.
     values["facts"] = {fact: format_line(text).replace("|", "\\|") for fact, text in facts.items()}
     write_text(template.render(values), folder / CARD)

@@ -3,6 +3,7 @@
 B rows   L segment   M in memory   N layers   D width   V vocabulary
 """
 
+import json
 import logging
 import os
 import warnings
@@ -64,7 +65,8 @@ def export_command(
     def write_folder(folder: Path) -> None:
         write_program(program, folder, to)
         write_text(vocab.to_json(), folder / VOCAB)
-        write_card(folder, Path(out).resolve().name, to, facts, shape)
+        kind = json.loads(vocab.to_json())["kind"]
+        write_card(folder, Path(out).resolve().name, to, facts, shape, kind)
 
     fill_folder(folder, write_folder)
     print(f"{out}: {', '.join(sorted(os.listdir(out)))}")

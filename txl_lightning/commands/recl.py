@@ -95,13 +95,16 @@ def score_models(
             for shorter, context in pairwise([0, *contexts]):
                 targets = model, tokens, place_P, context
                 rows.append(score_context(*targets, **segments))
-                added = context - shorter
-                control_rows.append(score_context(*targets, **segments, unrelated=added))
-                means = f"{rows[-1].mean():.4f}  unrelated {control_rows[-1].mean():.4f}"
+                means = f"{rows[-1].mean():.4f}"
+                # The first context has no shorter one, so no gain.
+                if shorter:
+                    added = context - shorter
+                    control_rows.append(score_context(*targets, **segments, unrelated=added))
+                    means += f"  with unrelated added tokens {control_rows[-1].mean():.4f}"
                 print(f"{name}  {context:6,}  {means}", flush=True)
                 advance(1)
             nats[name] = np.stack(rows)
-            control[name] = np.stack(control_rows[1:])
+            control[name] = np.stack(control_rows)
     return nats, control
 
 
