@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from txl_lightning import Sessions, TransformerXLConfig
+from txl_lightning import Sessions, TransformerXLConfig, stream_nats
 from txl_lightning.checkpoints import load, save_folder
 from txl_lightning.data.vocab import Bytes
 
@@ -51,6 +51,18 @@ def test_first_code_of_the_page_runs(run, blocks, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("0 1 't' None\n")
 
 
+def test_records_of_the_page_have_the_nats_of_texts_that_are_read_alone(run, blocks, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    names = {}
+    for block in blocks[:2]:
+        exec(block, names)
+    texts = ["to be", "or not to be, that is", "é"]
+    model, vocab = load("RUN")
+    how = {"batch_size": 1, "tgt_len": 5, "same_length": "mem_len"}
+    expected = [stream_nats(model, vocab.encode_text(text), **how).sum().item() for text in texts]
+    assert names["score_records"](texts) == pytest.approx(expected, rel=1e-4)
+
+
 def test_service_of_the_page_reads_saves_and_continues(run, blocks, monkeypatch):
     testclient = pytest.importorskip("fastapi.testclient")
     states = run.parent / "states"
@@ -60,7 +72,7 @@ def test_service_of_the_page_reads_saves_and_continues(run, blocks, monkeypatch)
     for part in ("to be ", "or not"):
         # A new process each time.
         names = {"__name__": "service"}
-        exec(blocks[1], names)
+        exec(blocks[2], names)
         client = testclient.TestClient(names["app"])
         answer = client.post("/anna/feed", params={"text": part})
         assert_same([each.values() for each in answer.json()], session.feed(part))
