@@ -31,7 +31,7 @@ from txl_lightning import TransformerXL, stream_nats
 from txl_lightning.__main__ import describe_error, run
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.data.store import Store
-from txl_lightning.errors import DataError, flatten_settings
+from txl_lightning.errors import DataError, flatten_settings, print_notice
 from txl_lightning.files import write_json
 from txl_lightning.machine import describe_environment
 
@@ -256,6 +256,8 @@ def fit(folder: Path, options: Options) -> TrainedRun:
     """Train in a folder, or resume there."""
     where = {"trainer.default_root_dir": str(folder), "resume": "auto"}
     where["config"] = str(REPOSITORY / options.get("config", PLAIN))
+    # No bar, as a log may have the lines of many runs.
+    print_notice(f"training in {folder}: the metrics.csv of its version_N shows the steps")
     try:
         run(["fit", *format_options(QUIET | options | where)])
     except SystemExit as stop:

@@ -12,7 +12,14 @@ from experiments.results import load_records
 from experiments.speed.cases import Case
 from txl_lightning.data.datamodule import StreamConfig
 from txl_lightning.training import network_size, own_text
-from txl_lightning.training.network_size import CPU, LADDER, Device, Network, Text
+from txl_lightning.training.network_size import (
+    CPU,
+    LADDER,
+    Device,
+    Network,
+    Text,
+    format_millions,
+)
 from txl_lightning.training.options import make_parser
 from txl_lightning.training.settings import Resolved, parse, read_given
 
@@ -250,3 +257,11 @@ def test_a_device_of_unknown_speed_has_the_small_network_which_the_line_says(fit
     settings, (_, why) = fit_on(Device("another device", None, ""), 2000, "--plan.minutes=600")
     assert settings.model.net.d_model == own_text.WIDE
     assert why.endswith("no larger network, because the speed of another device is unknown")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(36_123, "36,000"), (100_000, "0.1 million"), (1.25e6, "1.2 million"), (3e7, "30 million")],
+)
+def test_numbers_below_a_tenth_of_a_million_are_said_in_full(number, text):
+    assert format_millions(number) == text

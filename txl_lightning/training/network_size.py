@@ -175,4 +175,6 @@ def reckon_memory(network: Network, n_vocab: int) -> float:
 
 
 def format_millions(number: float) -> str:
+    if number < 1e5:
+        return f"{float(f'{number:.2g}'):,.0f}"
     return f"{number / 1e6:,.0f} million" if number >= 10e6 else f"{number / 1e6:,.1f} million"
