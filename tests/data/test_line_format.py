@@ -3,8 +3,8 @@
 import bz2
 import gzip
 import json
-import re
 import lzma
+import re
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
