@@ -3,6 +3,7 @@
 import re
 import sys
 import types
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,6 +16,8 @@ from txl_lightning.model.config import describe_config
 from txl_lightning.model.contract import join_rows, keep_gradient
 from txl_lightning.model.contract_check import check_network
 from txl_lightning.model.reading import Reader
+from txl_lightning.networks.stateful import StateMemory
+from txl_lightning.networks.units import UnitMemory
 
 CONFIGS = {
     "TransformerXL": lambda: TransformerXLConfig(n_token=11, n_layer=2, d_model=8, mem_len=40),
@@ -222,12 +225,25 @@ def restore_own_rows(memory, tensors):
     return memory._replace(h_BD=tensors["h_BD"][:1])
 
 
+def restore_only_other_sizes(memory, tensors):
+    is_same = memory.batch_size == len(tensors["h_BD"])
+    return memory if is_same else memory._replace(**tensors)
+
+
 def resize_to_nothing(memory, lengths):
     return memory._replace(h_BD=0 * memory.h_BD, mem_len=lengths.mem_len)
 
 
 def resize_without_change(memory, lengths):
     return memory._replace(mem_len=lengths.mem_len)
+
+
+def resize_longer_to_nothing(memory, lengths):
+    return memory._replace(h_BD=memory.h_BD * (lengths.mem_len == 1), mem_len=lengths.mem_len)
+
+
+def resize_shorter_to_nothing(memory, lengths):
+    return memory._replace(h_BD=memory.h_BD * (lengths.mem_len in (1, 2)), mem_len=lengths.mem_len)
 
 
 def move_another(memory, device):
@@ -237,8 +253,17 @@ def move_another(memory, device):
 MEMORIES = {
     forget_to_restore: ("restore", "memory.restore gives another memory"),
     restore_own_rows: ("restore", ""),
+    restore_only_other_sizes: ("restore", "memory.restore gives another memory"),
     resize_to_nothing: ("resize", "memory.resize gives another memory"),
     resize_without_change: ("resize", "memory.resize leaves something where mem_len is 0"),
+    resize_longer_to_nothing: (
+        "resize",
+        "memory.resize to a longer mem_len gives another memory",
+    ),
+    resize_shorter_to_nothing: (
+        "resize",
+        "memory.resize to a shorter mem_len gives another memory",
+    ),
     move_another: ("to", "memory.to gives another memory"),
 }
 
@@ -263,6 +288,22 @@ def carry_in_training(net, batch_size, lengths=None):
 CARRIED = {carry_in_evaluation: "in evaluation", carry_in_training: "in training"}
 
 
+def test_network_that_carries_its_state_only_within_documents_is_refused(own_package, monkeypatch):
+    forward = own_package.MyNetwork.forward
+
+    def carry(net, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
+        logits_BLV, after = forward(net, tokens_BL, memory, doc_pos_BL, n_reread)
+        if doc_pos_BL is not None and not after.mem_len:
+            carried = memory._replace(mem_len=1)
+            h_BD = forward(net, tokens_BL, carried, doc_pos_BL, n_reread)[1].h_BD
+            after = after._replace(h_BD=h_BD)
+        return logits_BLV, after
+
+    monkeypatch.setattr(own_package.MyNetwork, "forward", carry)
+    with pytest.raises(ValueError, match="network: in evaluation, memory has tokens where mem_len"):
+        check_network(own_package.MyConfig(n_token=11, width=8).build())
+
+
 @pytest.mark.parametrize("fault", CARRIED)
 def test_network_that_carries_its_state_without_memory_is_refused(own_package, monkeypatch, fault):
     kind = own_package.MyNetwork
@@ -283,6 +324,81 @@ def test_loss_of_other_targets_than_the_last_is_refused(net):
     problem = "network: loss is not that of the logits, of targets of the last tokens"
     with pytest.raises(ValueError, match=problem):
         check_network(net)
+
+
+def lose_memory(loss, net, tokens_BL, targets_BL, memory=None, *others):
+    return loss(net, tokens_BL, targets_BL, None, *others)
+
+
+def lose_other_inputs(loss, net, tokens_BL, targets_BL, memory=None, *others):
+    return loss(net, tokens_BL, targets_BL, memory)
+
+
+def keep_the_memory_before(loss, net, tokens_BL, targets_BL, memory=None, *others):
+    nats_BL, _ = loss(net, tokens_BL, targets_BL, memory, *others)
+    return nats_BL, memory
+
+
+LOSSES = {
+    lose_memory: "loss after a memory is not that of the logits",
+    lose_other_inputs: "loss after a memory is not that of the logits",
+    keep_the_memory_before: "loss returns another memory than the call of the network",
+}
+
+
+@pytest.mark.parametrize("fault", LOSSES)
+def test_loss_that_reads_or_returns_another_memory_than_a_call_is_refused(net, fault):
+    loss = type(net).loss
+
+    class Faulty(type(net)):
+        def loss(self, *inputs):
+            return fault(loss, self, *inputs)
+
+    net.__class__ = Faulty
+    with pytest.raises(ValueError, match=f"network: {LOSSES[fault]}"):
+        check_network(net)
+
+
+def test_network_that_drops_its_memory_in_training_mode_is_refused(net):
+    class Faulty(type(net)):
+        def forward(self, tokens_BL, memory=None, *others):
+            return super().forward(tokens_BL, None if self.training else memory, *others)
+
+    net.__class__ = Faulty
+    with pytest.raises(ValueError, match="network: in training mode, memory has no effect"):
+        check_network(net)
+
+
+def test_state_with_tokens_of_an_unfinished_unit_without_memory_is_refused(monkeypatch):
+    def keep_tokens(memory):
+        state, _ = StateMemory.forget(memory).state_N
+        return replace(memory, state_N=(state, memory.state_N[1]))
+
+    monkeypatch.setattr(UnitMemory, "forget", keep_tokens)
+    with pytest.raises(ValueError, match=r"network: memory\.resize leaves something"):
+        check_network(CONFIGS["RecurrentMemoryTransformer"]().build(), tgt_len=10)
+
+
+def lose_gradient_later(memory):
+    return replace(memory, has_gradient=False)
+
+
+def halve_gradient(memory):
+    return memory.change_each(lambda each: (each + each.detach()) / 2)
+
+
+KEPT = {
+    lose_gradient_later: "memory has no gradient after the second segment",
+    halve_gradient: "two segments have another gradient than one with both",
+}
+
+
+@pytest.mark.parametrize("fault", KEPT)
+def test_gradient_that_is_lost_on_its_way_is_refused(monkeypatch, fault):
+    end_segment = StateMemory.end_segment
+    monkeypatch.setattr(StateMemory, "end_segment", lambda memory: fault(end_segment(memory)))
+    with pytest.raises(ValueError, match=f"network: {KEPT[fault]}"):
+        check_network(CONFIGS["LSTM"]().build())
 
 
 def pass_no_gradient(net, logits_BLV, memory):

@@ -26,9 +26,12 @@ def check_network(net: Network, tgt_len: int = 8, device: str | torch.device = "
     try:
         copied = randomize_copy(net).to(device)
         unit_len = getattr(net.config, "unit_len", 1)
-        for length in {tgt_len, unit_len} - {1}:
+        # A segment may end within a unit, as a prompt does.
+        lengths = {tgt_len} if unit_len == 1 else {tgt_len, unit_len, unit_len + 1}
+        for length in lengths:
             check_copy(copied, draw_tokens(copied, length))
         check_gradients(copied, draw_tokens(copied, max(tgt_len, unit_len)))
+        check_training_mode(copied, draw_tokens(copied, max(tgt_len, unit_len)))
     except (RuntimeError, TypeError, LookupError, AttributeError) as error:
         raise describe_problem(error) from error
 
@@ -57,9 +60,11 @@ def check_copy(net: Network, tokens_BL: Tensor) -> None:
     check_order(net, tokens_BL, whole_BLV)
     memory = check_segments(net, tokens_BL, whole_BLV)
     check_memory(net, tokens_BL[:, half:], memory, whole_BLV[:, half:])
+    check_lengths(net, tokens_BL, memory, whole_BLV[:, half:])
     check_reread(net, tokens_BL, whole_BLV)
     check_documents(net, tokens_BL, whole_BLV)
     check_targets(net, tokens_BL, whole_BLV)
+    check_loss(net, tokens_BL[:, half:], memory)
     check_no_memory(net, tokens_BL)
 
 
@@ -88,19 +93,36 @@ def check_memory(net: Network, tokens_BL: Tensor, memory: AnyMemory, expected_BL
     read_BLV, _ = net(tokens_BL[rows_B], memory.rows(rows_B))
     require_equal(read_BLV, expected_BLV[rows_B], "memory.rows gives other rows")
     use = EvalLengths().resolve(net.config)
-    copies = {
-        "restore": net.empty_memory(1).restore(memory.tensors()),
-        "to": memory.to(tokens_BL.device),
-        "resize": memory.resize(use),
-    }
-    for name, copied in copies.items():
+    copies = [
+        ("restore", net.empty_memory(1).restore(memory.tensors())),
+        ("restore", net.empty_memory(len(tokens_BL)).restore(memory.tensors())),
+        ("to", memory.to(tokens_BL.device)),
+        ("resize", memory.resize(use)),
+    ]
+    for name, copied in copies:
         read_BLV, _ = net(tokens_BL, copied)
         require_equal(read_BLV, expected_BLV, f"memory.{name} gives another memory")
         is_right = copied.batch_size == len(tokens_BL)
         require_true(is_right, f"memory.{name} gives another batch_size")
-    read_BLV, _ = net(tokens_BL, memory.resize(use._replace(mem_len=0)))
+
+
+def check_lengths(net: Network, tokens_BL: Tensor, memory: AnyMemory, expected_BLV: Tensor) -> None:
+    """Compare a memory of other lengths with that of a network which read with them."""
+    first_BL, second_BL = tokens_BL.chunk(2, dim=1)
+    use = EvalLengths().resolve(net.config)
+    read_BLV, _ = net(second_BL, memory.resize(use._replace(mem_len=0)))
     problem = "memory.resize leaves something where mem_len is 0"
-    require_equal(read_BLV, net(tokens_BL)[0], problem)
+    require_equal(read_BLV, net(second_BL)[0], problem)
+    # With a window of mem_len, what was read depends on it, too.
+    if use.same_length is not None:
+        return
+    read_BLV, _ = net(second_BL, memory.resize(use._replace(mem_len=use.mem_len + 1)))
+    require_equal(read_BLV, expected_BLV, "memory.resize to a longer mem_len gives another memory")
+    shorter = EvalLengths(mem_len=max(first_BL.size(1) // 2, 1))
+    _, short = net(first_BL, net.empty_memory(len(first_BL), shorter))
+    read_BLV, _ = net(second_BL, memory.resize(shorter.resolve(net.config)))
+    problem = "memory.resize to a shorter mem_len gives another memory"
+    require_equal(read_BLV, net(second_BL, short)[0], problem)
 
 
 def check_reread(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
@@ -116,6 +138,7 @@ def check_reread(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
 def check_no_memory(net: Network, tokens_BL: Tensor) -> None:
     """Check that nothing is carried where mem_len is 0, in evaluation or in training."""
     first_BL, second_BL = tokens_BL.chunk(2, dim=1)
+    doc_pos_BL = torch.arange(tokens_BL.size(1), device=tokens_BL.device).expand_as(tokens_BL)
     alone_BLV, _ = net(second_BL)
     memories = {"evaluation": (net, net.empty_memory(3, EvalLengths(mem_len=0)))}
     forgetful = replace(net.config, mem_len=0).build()
@@ -125,38 +148,71 @@ def check_no_memory(net: Network, tokens_BL: Tensor) -> None:
         forgetful.load_state_dict(net.state_dict())
         memories["training"] = forgetful, forgetful.empty_memory(3)
     for name, (reader, memory) in memories.items():
-        _, memory = reader(first_BL, memory)
         problem = f"in {name}, memory has tokens where mem_len is 0"
-        require_equal(reader(second_BL, memory)[0], alone_BLV, problem)
+        # Training says how old a document is.
+        for doc_pos in ((None, None), doc_pos_BL.chunk(2, dim=1)):
+            _, after = reader(first_BL, memory, doc_pos[0])
+            require_equal(reader(second_BL, after, doc_pos[1])[0], alone_BLV, problem)
 
 
 def check_gradients(net: Network, tokens_BL: Tensor) -> None:
     """Check that a gradient reaches the segment before only, and always, where training lets it."""
     first_BL, second_BL = tokens_BL.chunk(2, dim=1)
-    first_BLV, memory = net(first_BL, keep_gradient(net.empty_memory(3)))
-    first_BLV.square().sum().backward()
+    nats_BL, memory = net.loss(first_BL, first_BL, keep_gradient(net.empty_memory(3)))
+    nats_BL.sum().backward()
     has_gradient = any(each.requires_grad for each in memory.tensors().values())
     is_right = has_gradient or not hasattr(memory, "keep_gradient")
     require_true(is_right, "memory has no gradient after keep_gradient")
     try:
-        stopped = find_gradients(net, second_BL, stop_gradient(memory))
+        stopped = find_gradients(net, net.loss(second_BL, second_BL, stop_gradient(memory))[0])
     except RuntimeError as error:
         # The backward pass of the first segment has freed what another one needs.
         problem = "a gradient reaches the segment before, though memory has none"
         raise describe_problem(problem) from error
     if has_gradient:
-        _, memory = net(first_BL, keep_gradient(net.empty_memory(3)))
-        kept = find_gradients(net, second_BL, memory)
-        is_right = not torch.allclose(kept, stopped)
-        require_true(is_right, "memory passes no gradient to the segment before")
+        check_kept_gradient(net, tokens_BL, stopped)
 
 
-def find_gradients(net: Network, tokens_BL: Tensor, memory: AnyMemory) -> Tensor:
+def check_kept_gradient(net: Network, tokens_BL: Tensor, stopped: Tensor) -> None:
+    """Compare the gradient of a second segment with that of one segment of both."""
+    first_BL, second_BL = tokens_BL.chunk(2, dim=1)
+    _, memory = net.loss(first_BL, first_BL, keep_gradient(net.empty_memory(3)))
+    nats_BL, after = net.loss(second_BL, second_BL, memory)
+    kept = find_gradients(net, nats_BL)
+    is_right = not torch.allclose(kept, stopped)
+    require_true(is_right, "memory passes no gradient to the segment before")
+    has_gradient = any(each.requires_grad for each in after.tensors().values())
+    require_true(has_gradient, "memory has no gradient after the second segment")
+    # A tensor without gradient says that it stops there.
+    states = [each for each in memory.tensors().values() if each.is_floating_point()]
+    if all(each.requires_grad for each in states):
+        nats_BL, _ = net.loss(tokens_BL, second_BL)
+        whole = find_gradients(net, nats_BL)
+        is_right = bool((kept - whole).norm() <= 1e-3 * whole.norm())
+        require_true(is_right, "two segments have another gradient than one with both")
+
+
+def find_gradients(net: Network, nats_BL: Tensor) -> Tensor:
     """Return the gradients of all weights in one tensor."""
-    logits_BLV, _ = net(tokens_BL, memory)
     weights = [*net.parameters()]
-    grads = torch.autograd.grad(logits_BLV.square().sum(), weights, materialize_grads=True)
+    grads = torch.autograd.grad(nats_BL.sum(), weights, materialize_grads=True)
     return torch.cat([grad.flatten() for grad in grads])
+
+
+@torch.no_grad()
+def check_training_mode(net: Network, tokens_BL: Tensor) -> None:
+    """Check that memory has an effect in training, too, where some networks drop it."""
+    first_BL, second_BL = tokens_BL.chunk(2, dim=1)
+    net = deepcopy(net).train()
+    logits = []
+    for before_BL in (first_BL, (first_BL + 1) % net.config.n_token):
+        _, memory = net(before_BL)
+        # The same units are dropped both times.
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            logits.append(net(second_BL, memory)[0])
+    is_right = not torch.allclose(*logits)
+    require_true(is_right, "in training mode, memory has no effect")
 
 
 def check_targets(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
@@ -168,6 +224,22 @@ def check_targets(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
         last_BL, _ = net.loss(tokens_BL[:, :-1], targets_BL[:, -2:])
         require_equal(last_BL, expected_BL[:, -2:], f"{problem}, of targets of the last tokens")
         targets_BL[1:, ::2] = -100
+
+
+def check_loss(net: Network, tokens_BL: Tensor, memory: AnyMemory) -> None:
+    """Compare `loss`, which training calls, with the call of the network for all inputs."""
+    half = tokens_BL.size(1)
+    doc_pos_BL = torch.arange(half, 2 * half, device=tokens_BL.device).repeat(3, 1)
+    doc_pos_BL[0, half // 2 :] -= doc_pos_BL[0, half // 2].clone()
+    targets_BL = tokens_BL.roll(-1, dims=1)
+    for inputs in ((memory,), (memory, doc_pos_BL), (memory, doc_pos_BL, half // 2)):
+        logits_BLV, expected = net(tokens_BL, *inputs)
+        nats_BL, after = net.loss(tokens_BL, targets_BL, *inputs)
+        expected_BL = cross_entropy(logits_BLV.mT, targets_BL, reduction="none")
+        require_equal(nats_BL, expected_BL, "loss after a memory is not that of the logits")
+        for name, tensor in expected.tensors().items():
+            problem = "loss returns another memory than the call of the network"
+            require_equal(after.tensors()[name], tensor, problem)
 
 
 def check_documents(net: Network, tokens_BL: Tensor, whole_BLV: Tensor) -> None:
