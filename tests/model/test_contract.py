@@ -167,6 +167,16 @@ def test_page_of_own_networks_has_a_network_with_states_of_layers(read_page):
     assert_gradient_reaches_the_first(net, TOKENS[:, :6], TOKENS[:, 6:12])
 
 
+@pytest.mark.bfloat16
+def test_a_state_keeps_its_precision_where_autocast_lowers_that_of_products(read_page):
+    config = read_page("my_units").MeanConfig(n_token=11, d_model=8, unit_len=4)
+    memory = config.build().empty_memory(3)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, after = config.build()(TOKENS[:, :8], memory)
+    dtypes = [{name: each.dtype for name, each in m.tensors().items()} for m in (memory, after)]
+    assert dtypes[0] == dtypes[1]
+
+
 def assert_gradient_reaches_the_first(net, first_BL, second_BL):
     _, memory = net(first_BL, keep_gradient(net.empty_memory(3)))
     logits, _ = net(second_BL, memory)

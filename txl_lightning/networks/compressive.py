@@ -179,8 +179,7 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         """Return the output, and what `end_unit` returns."""
         read_BUD = self.attention_norm(h_BUD)
-        past_BXD = torch.cat([compressed_BCD, memory_BMD], dim=1)
-        context_BSD = torch.cat([past_BXD.to(read_BUD.dtype), read_BUD], dim=1)
+        context_BSD = torch.cat([compressed_BCD, memory_BMD, read_BUD], dim=1)
         h_BUD = h_BUD + self.drop(self.attend(read_BUD, context_BSD, position_HSK, mask_BUS))
         inner_BUF = F.gelu(self.up(self.inner_norm(h_BUD)))
         h_BUD = h_BUD + self.drop(self.down(inner_BUF))
@@ -209,8 +208,8 @@ class Layer(nn.Module):
         old_BUD = memory_BMD[:, : self.unit_len]
         new_BCD = self.compress(old_BUD)
         lost_B = self.find_lost(read_BUD, old_BUD) if self.training else memory_BMD.new_zeros(())
-        compressed_BCD = torch.cat([compressed_BCD, new_BCD.to(memory_BMD.dtype)], dim=1)
-        memory_BMD = torch.cat([memory_BMD, read_BUD.to(memory_BMD.dtype)], dim=1)
+        compressed_BCD = torch.cat([compressed_BCD, new_BCD], dim=1)
+        memory_BMD = torch.cat([memory_BMD, read_BUD], dim=1)
         return compressed_BCD[:, new_BCD.size(1) :], memory_BMD[:, self.unit_len :], lost_B
 
     def compress(self, old_BUD: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from .stateful import State, StateConfig, StateMemory, StateNetwork
+from .stateful import State, StateConfig, StateMemory, StateNetwork, keep_precision
 
 
 class RecurrentLayer(Protocol):
@@ -50,5 +50,5 @@ class RecurrentNetwork(StateNetwork):
         states = []
         for layer, before in zip(self.layers, memory.state_N, strict=True):
             h_BLD, after = layer(h_BLD, before, doc_pos_BL)
-            states.append(after)
+            states.append(keep_precision(after, before))
         return self.norm(h_BLD), replace(memory, state_N=tuple(states))

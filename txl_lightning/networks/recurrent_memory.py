@@ -82,7 +82,7 @@ class RecurrentMemoryTransformer(UnitNetwork):
         for layer in self.layers:
             h_BXD = layer(h_BXD, mask_BXX)
         h_BXD = self.norm(h_BXD)
-        state = {"memory_BRD": h_BXD[:, -n_memory:].to(memory_BRD.dtype)}
+        state = {"memory_BRD": h_BXD[:, -n_memory:]}
         return h_BXD[:, n_memory:-n_memory], state
 
 

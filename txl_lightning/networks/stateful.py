@@ -102,6 +102,11 @@ class StateMemory:
         return self.change_each(torch.zeros_like)
 
 
+def keep_precision(after: State, before: State) -> State:
+    """Return a state in the precision of the one before, which autocast may have lowered."""
+    return {name: after[name].to(before[name].dtype) for name in before}
+
+
 def new_zeros(net: nn.Module, *sizes: int) -> Tensor:
     """Return zeros of the device and precision of a module's weights, which may be shards."""
     weight = next(net.parameters())

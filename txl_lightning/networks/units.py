@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
-from .stateful import State, StateConfig, StateMemory, StateNetwork
+from .stateful import State, StateConfig, StateMemory, StateNetwork, keep_precision
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class UnitNetwork(StateNetwork):
             h_BUD, after = self.read_unit(tokens_BU, state, doc_pos_BU)
             parts.append(h_BUD)
             n_kept = tokens_BU.size(1) % unit_len
-            state = state if n_kept else after
+            state = state if n_kept else keep_precision(after, state)
         begun = {
             "tokens_BX": tokens_BU[:, :n_kept],
             "doc_pos_BX": doc_pos_BU[:, :n_kept],
