@@ -269,6 +269,23 @@ def test_an_unknown_setting_of_the_network_of_a_config_is_a_mistake_in_it(refuse
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("GatedDeltaNet", "d_key"),
+        ("GatedDeltaNet", "d_value"),
+        ("GatedDeltaNet", "d_inner"),
+        ("CompressiveTransformer", "d_inner"),
+        ("RecurrentMemoryTransformer", "d_inner"),
+        ("RecurrentMemoryTransformer", "unit_len"),
+        ("Mamba2", "d_state"),
+    ],
+)
+def test_a_width_below_1_is_refused_with_its_name(name, field):
+    with pytest.raises(ValueError, match=f"^{field}: invalid 0; expected at least 1$"):
+        make_config({"class_path": NETWORKS[name], field: 0})
+
+
 def test_an_unknown_network_is_refused_with_the_known_ones(refused):
     code, line = refused("fit", "--model.net", "Mamba3", "--data.path", "letters.txt")
     assert code == 2

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, einsum, nn
 from torch.nn import functional as F
 
-from ..errors import require
+from ..errors import require, require_at_least
 from ..model.positions import shift
 from .stateful import State, StateMemory, new_zeros
 from .units import UnitConfig, UnitMemory, UnitNetwork
@@ -40,8 +40,7 @@ class CompressiveTransformerConfig(UnitConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("n_state", "n_compressed", "rate", "n_head"):
-            require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
+        require_at_least(self, n_state=1, n_compressed=1, rate=1, n_head=1, d_inner=1)
         is_possible = self.n_state % self.unit_len == 0
         require(is_possible, "n_state", self.n_state, f"a multiple of unit_len ({self.unit_len})")
         is_possible = self.unit_len % self.rate == 0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import require
+from ..errors import require, require_at_least
 from ..model.nats import at_least_float32
 from .matrix_state import convolve_causally, empty_state, read_in_chunks, read_state, write_state
 from .recurrent import RecurrentNetwork
@@ -39,8 +39,7 @@ class GatedDeltaNetConfig(StateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("n_head", "n_tap", "chunk_len"):
-            require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
+        require_at_least(self, n_head=1, d_key=1, d_value=1, d_inner=1, n_tap=1, chunk_len=1)
         is_possible = self.d_key is not None or self.d_model % self.n_head == 0
         expected = f"a multiple of n_head ({self.n_head}), unless d_key is given"
         require(is_possible, "d_model", self.d_model, expected)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import require
+from ..errors import require, require_at_least
 from ..model.nats import at_least_float32
 from .matrix_state import convolve_causally, empty_state, read_in_chunks, read_state, write_state
 from .recurrent import RecurrentNetwork
@@ -37,8 +37,7 @@ class Mamba2Config(StateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("expand", "d_head", "d_state", "n_tap", "chunk_len"):
-            require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
+        require_at_least(self, expand=1, d_head=1, d_state=1, n_tap=1, chunk_len=1)
         expected = f"a divisor of expand * d_model ({self.inner_width})"
         require(self.inner_width % self.d_head == 0, "d_head", self.d_head, expected)
 

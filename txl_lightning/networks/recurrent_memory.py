@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import require
+from ..errors import require, require_at_least
 from .stateful import State, new_zeros
 from .units import UnitConfig, UnitNetwork
 
@@ -36,8 +36,7 @@ class RecurrentMemoryTransformerConfig(UnitConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("n_memory", "n_head"):
-            require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
+        require_at_least(self, n_memory=1, n_head=1, d_inner=1)
         expected = f"a multiple of n_head ({self.n_head})"
         require(self.d_model % self.n_head == 0, "d_model", self.d_model, expected)
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..errors import convert_fields, require
+from ..errors import convert_fields, require, require_at_least
 from ..model.adaptive import as_indices, embedding_and_head
 from ..model.config import ContextLengths, EvalLengths, TransformerXLConfig
 
@@ -43,8 +43,7 @@ class StateConfig:
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        for field in ("n_token", "n_layer", "d_model"):
-            require(getattr(self, field) >= 1, field, getattr(self, field), "at least 1")
+        require_at_least(self, n_token=1, n_layer=1, d_model=1)
         expected = "1 (the state is carried) or 0 (it is not)"
         require(self.mem_len in (0, 1), "mem_len", self.mem_len, expected)
         is_possible = 0 <= self.dropout < 1

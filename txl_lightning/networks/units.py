@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import require_at_least
 from .stateful import State, StateConfig, StateMemory, StateNetwork, keep_precision
 
 
@@ -30,7 +30,7 @@ class UnitConfig(StateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.unit_len >= 1, "unit_len", self.unit_len, "at least 1")
+        require_at_least(self, unit_len=1)
 
 
 class UnitMemory(StateMemory):
@@ -88,8 +88,9 @@ class UnitNetwork(StateNetwork):
         for tokens_BU, doc_pos_BU in zip(tokens, doc_pos, strict=True):
             h_BUD, after = self.read_unit(tokens_BU, state, doc_pos_BU)
             parts.append(h_BUD)
+            after = keep_precision(after, state)
             n_kept = tokens_BU.size(1) % unit_len
-            state = state if n_kept else keep_precision(after, state)
+            state = state if n_kept else after
         begun = {
             "tokens_BX": tokens_BU[:, :n_kept],
             "doc_pos_BX": doc_pos_BU[:, :n_kept],
