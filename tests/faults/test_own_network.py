@@ -75,6 +75,39 @@ def test_killed_runs_of_each_other_network_match_an_uninterrupted_one(make_place
     killed.assert_same(whole)
 
 
+FOLDER = Path(__file__).parents[2] / "configs" / "networks"
+RECIPES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", RECIPES)
+def test_killed_runs_of_each_recipe_match_an_uninterrupted_one_and_generate(
+    make_place, processes, name
+):
+    """With the network, optimizer, segments and gradients of the recipe, on a small text."""
+    whole, killed = make_place("whole"), make_place("killed")
+    for run in (whole, killed):
+        text = run.folder / "letters.txt"
+        text.write_text(100 * text.read_text())
+    words = [f"--config=networks/{name}", "--trainer.default_root_dir=runs", "--data.vocab=bytes"]
+    words += [word for word in OWN[4:] if "tgt_len" not in word and "batch" not in word]
+    words += ["--trainer.max_steps=12", "--trainer.val_check_interval=6", "--data.batch_size=2"]
+    words += ["--data.eval_batch_size=1"]
+    how = {"command": ("fit", *words), "ranks": 1}
+    assert set(whole.end(whole.fork(**how)).codes) == {0}
+    for fault in ("3", "val", "mid10"):
+        ended = killed.end(killed.fork("--resume=auto", fault=f"KILL:{fault}", **how))
+        assert set(ended.codes) == {-9}, ended.output
+    ended = killed.end(killed.fork("--resume=auto", **how))
+    assert set(ended.codes) == {0}, ended.output
+    killed.assert_same(whole)
+    command = [sys.executable, "-m", "txl_lightning", "generate", "runs/version_0", "--prompt=abc"]
+    command += ["--temperature=0"]
+    texts = [processes.run(command, cwd=run.folder, env=os.environ) for run in (whole, killed)]
+    assert texts[0].stdout == texts[1].stdout
+    assert texts[0].stdout.startswith("abc")
+
+
 @pytest.mark.slow
 def test_package_outside_of_the_checkout_trains_is_killed_resumes_and_is_used(
     make_place, processes

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -164,24 +165,34 @@ def test_options_of_a_transformer_xl_are_refused_before_a_step(
     assert (code, line.startswith(f"{key}: invalid true; expected ")) == (2, True), line
 
 
-def test_a_sweep_trains_each_network_with_wandb_offline(
-    accepted, text_file, repository, monkeypatch
-):
+@pytest.fixture
+def sweep_with_wandb(accepted, text_file, repository, monkeypatch):
+    """Return a function that trains networks by a sweep in out/, and returns their W&B settings."""
     monkeypatch.setenv("PYTHONPATH", str(repository))
     monkeypatch.setenv("WANDB_MODE", "offline")
-    fit = ["${env}", "${interpreter}", "-m", "txl_lightning", "fit", *COMMON]
-    fit += [f"--data.path={text_file}", "--trainer.logger=WandbLogger", "${args}"]
-    search = {"method": "grid", "metric": {"name": "val/bits_per_byte"}, "command": fit}
-    search["parameters"] = {"model.net": {"values": [json.dumps(net) for net in NETS.values()]}}
-    Path("search.yaml").write_text(yaml.safe_dump(search))
-    accepted("sweep", "search.yaml", "--out=out", "--jobs=2")
-    rows = json.loads(Path("out", "results.json").read_text())["rows"]
-    assert [row["state"] for row in rows] == ["complete"] * len(NETS)
-    names = set()
-    for row in rows:
-        [path] = Path("out", f"{row['trial']:03}").rglob("run-*.wandb")
-        logged = Run(path)
-        names.add(logged.config["model"]["net"]["class_path"].rpartition(".")[2])
-        values = [each["val/bits_per_byte"] for each in logged.rows if "val/bits_per_byte" in each]
-        assert min(values) == pytest.approx(row["value"])
+
+    def sweep(nets):
+        fit = ["${env}", "${interpreter}", "-m", "txl_lightning", "fit", *COMMON]
+        fit += [f"--data.path={text_file}", "--trainer.logger=WandbLogger", "${args}"]
+        search = {"method": "grid", "metric": {"name": "val/bits_per_byte"}, "command": fit}
+        search["parameters"] = {"model.net": {"values": [json.dumps(net) for net in nets]}}
+        Path("search.yaml").write_text(yaml.safe_dump(search))
+        accepted("sweep", "search.yaml", "--out=out", "--jobs=2")
+        rows = json.loads(Path("out", "results.json").read_text())["rows"]
+        assert [row["state"] for row in rows] == ["complete"] * len(nets)
+        found = []
+        for row in rows:
+            [path] = Path("out", f"{row['trial']:03}").rglob("run-*.wandb")
+            logged = Run(path)
+            bits = [each.get("val/bits_per_byte", math.inf) for each in logged.rows]
+            assert min(bits) == pytest.approx(row["value"])
+            found.append(logged.config["model"]["net"])
+        return found
+
+    return sweep
+
+
+def test_a_sweep_trains_each_network_with_wandb_offline(sweep_with_wandb):
+    found = sweep_with_wandb([*NETS.values()])
+    names = {settings["class_path"].rpartition(".")[2] for settings in found}
     assert names == {f"{name}Config" for name in NETS}
