@@ -101,9 +101,11 @@ def test_killed_runs_of_each_recipe_match_an_uninterrupted_one_and_generate(
     ended = killed.end(killed.fork("--resume=auto", **how))
     assert set(ended.codes) == {0}, ended.output
     killed.assert_same(whole)
-    command = [sys.executable, "-m", "txl_lightning", "generate", "runs/version_0", "--prompt=abc"]
-    command += ["--temperature=0"]
-    texts = [processes.run(command, cwd=run.folder, env=os.environ) for run in (whole, killed)]
+    command = [sys.executable, "-m", "txl_lightning", "generate", "--prompt=abc", "--temperature=0"]
+    texts = [
+        processes.run([*command, str(run.path())], cwd=run.folder, env=os.environ)
+        for run in (whole, killed)
+    ]
     assert texts[0].stdout == texts[1].stdout
     assert texts[0].stdout.startswith("abc")
 
