@@ -380,11 +380,7 @@ def test_network_that_drops_its_memory_in_training_mode_is_refused(net):
 
 
 def test_state_with_tokens_of_an_unfinished_unit_without_memory_is_refused(monkeypatch):
-    def keep_tokens(memory):
-        state, _ = StateMemory.forget(memory).state_N
-        return replace(memory, state_N=(state, memory.state_N[1]))
-
-    monkeypatch.setattr(UnitMemory, "forget", keep_tokens)
+    monkeypatch.setattr(UnitMemory, "forget", StateMemory.forget)
     with pytest.raises(ValueError, match=r"network: memory\.resize leaves something"):
         check_network(CONFIGS["RecurrentMemoryTransformer"]().build(), tgt_len=10)
 
