@@ -1,5 +1,6 @@
 """A text of one's own without a network is trained by the recipe of its size."""
 
+import gzip
 import json
 import random
 import sys
@@ -207,6 +208,35 @@ def test_the_size_of_json_lines_is_that_of_their_texts(long_text):
     layer = own_text.find_recipe(read_given([f"--data.path={path}", "--trainer.accelerator=cpu"]))
     assert layer.origin == "recipe for a text of 0.1 MB on a CPU"
     assert CorpusConfig(path=path).source.measure_own().n_byte == 5000 * len("a short text")
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--data.txt_key=a", "unknown option --data.txt_key; did you mean --data.text_key?"),
+        ("--trainer.max_steps=many", "trainer.max_steps: invalid many; expected a whole number"),
+        ("--model.optim.lr=-1", "model.optim.lr: invalid -1.0; expected greater than 0"),
+        ("--model.net.n_head=7", "model.net.d_model: invalid 128; expected a multiple of n_head"),
+        (
+            "--config={trainer: {max_step: 1}}",
+            "{trainer: {max_step: 1}}: trainer.max_step",
+        ),
+    ],
+)
+def test_a_mistake_is_refused_before_a_text_is_read(refused, tmp_path, word, message):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "to be or not"}\n' * 9000))
+    code, line = refused("fit", f"--data.path={path}", "--data.data_dir=data", word)
+    assert (code, line[: len(message)]) == (2, message)
+    assert not Path("data").exists()
+
+
+def test_what_only_the_recipe_of_some_text_allows_is_not_refused_before_it_is_read():
+    parser = make_parser("fit")
+    words = ["--data.path=a.txt", "--model.net.n_head=6"]
+    own_text.refuse_mistakes(read_given([*words, "--plan.minutes=20"]), parser, ())
+    with pytest.raises(ValueError, match=r"^model\.net\.d_model: invalid 128"):
+        own_text.refuse_mistakes(read_given(words), parser, ())
 
 
 @pytest.mark.parametrize("name", ["tgt_len", "batch_size"])

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .. import errors
 from ..checkpoints import LoadedCheckpoint
+from ..command_line import Parser
 from ..files import dump_yaml, load_yaml
 from ..imports import ALLOWED
 from ..model.config import CLASS, make_config
@@ -38,6 +40,7 @@ from .options import (
     check_settings,
     find_resume,
     list_defaults,
+    list_parts,
     make_parser,
     require_gpu,
     require_text,
@@ -132,13 +135,14 @@ class TxlCLI(LightningCLI):
 
     def find_layers(self) -> list[SettingsLayer]:
         """Return the settings of the recipe and of the checkpoint, below what is given."""
-        self.recipe = find_recipe(self.given) if self.command == "fit" else None
         self.is_new_text = False
-        layers = [self.recipe] if self.recipe else []
         self.checkpoint = found = self.find_checkpoint()
         if found is None or not found.data_settings:
             require_text(self.given)
-        return [*layers, self.adopt_checkpoint(found)] if found else layers
+        saved = [self.adopt_checkpoint(found)] if found else []
+        self.recipe = find_recipe(self.given, self.parser, saved) if self.command == "fit" else None
+        layers = [self.recipe] if self.recipe else []
+        return [*layers, *saved]
 
     def find_checkpoint(self) -> LoadedCheckpoint | None:
         """Load the checkpoint to start from, which a measurement needs; None for a new run."""
@@ -160,8 +164,11 @@ class TxlCLI(LightningCLI):
         self.is_new_text = is_new_run and names_new_text(self.given, found)
         return find_settings(found, not self.is_new_text, self.given)
 
+    @cached_property
+    def parser(self) -> Parser:  # made after the checkpoint is found, which has the network's class
+        return make_parser(self.command, self.given.words, self.net_class)
+
     def setup_parser(self, *_: Any) -> None:
-        self.parser = make_parser(self.command, self.given.words, self.net_class)
         self.defaults = list_defaults(self.parser)
 
     def parse_arguments(self, *_: Any) -> None:
@@ -319,13 +326,6 @@ def make_callbacks(
         saving = config.checkpoint
         callbacks += [BestCheckpoint(), LastCheckpoint(saving.every_n_steps, saving.mirror)]
     return sorted(callbacks, key=lambda each: ORDER.index(type(each)))
-
-
-def list_parts(value: Any) -> list[Any]:
-    # True asks for the default, which is not part of the list.
-    if value is None or isinstance(value, bool):
-        return []
-    return value if isinstance(value, list) else [value]
 
 
 def make_loggers(

@@ -208,6 +208,13 @@ def list_defaults(parser: Parser) -> dict[str, Any]:
     return flatten_settings(yaml.safe_load(dump))
 
 
+def list_parts(value: Any) -> list[Any]:
+    # True asks for the default, which is not part of the list.
+    if value is None or isinstance(value, bool):
+        return []
+    return value if isinstance(value, list) else [value]
+
+
 def asks_for_help(word: str) -> bool:
     """Return True for --help, --trainer.help and the help of a class."""
     name = word.partition("=")[0]

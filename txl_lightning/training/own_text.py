@@ -16,7 +16,7 @@ import torch
 import yaml
 from jsonargparse import Namespace
 
-from ..command_line import TEXTS
+from ..command_line import TEXTS, Parser
 from ..data.datamodule import CorpusConfig
 from ..data.encoding import SMALLEST, SUBWORDS, OwnLength
 from ..errors import flatten_settings, prefix_errors
@@ -37,8 +37,8 @@ from .network_size import (
     format_millions,
     reckon_speed,
 )
-from .options import TRAINER_DEFAULTS
-from .settings import Given, SettingsLayer, nest
+from .options import TRAINER_DEFAULTS, check_settings
+from .settings import Given, Resolved, SettingsLayer, nest, parse
 
 MINUTES = 5.0  # of training; measured with 2, 5 and 30
 WIDE_MINUTES = 15  # from which the network is WIDE
@@ -76,13 +76,18 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 
 
-def find_recipe(given: Given) -> SettingsLayer | None:
+def find_recipe(
+    given: Given, parser: Parser | None = None, saved: Sequence[SettingsLayer] = ()
+) -> SettingsLayer | None:
     """Return the recipe of a text of one's own; an empty one if the text is too short.
 
-    None: a config gives a network or an optimizer, or ckpt_path or no such text is given.
+    None: a config gives a network or an optimizer, or ckpt_path or no such text is given. A parser
+    refuses what is given, above the layer that is saved, before the text is read: it may be large.
     """
     if not needs_recipe(given):
         return None
+    if parser:
+        refuse_mistakes(given, parser, saved)
     data = read_data(given)
     length = data.source.measure_own()
     if length.n_byte == 0:
@@ -95,19 +100,39 @@ def find_recipe(given: Given) -> SettingsLayer | None:
     text = estimate_text(length, data)
     accelerator = given.get_text("trainer.accelerator", "auto")
     device = find_device(accelerator)
-    minutes = find_minutes(given)
-    # Sizes that are given in part would not fit to the others of a larger network.
-    ladder = LADDER[:1] if given.names(*NET_SIZES) else LADDER
-    recipe = choose_recipe(n_byte, text, device, minutes, ladder)
+    recipe = adapt_recipe(given, n_byte, text, device)
     if data.uses("subwords") and data.vocab is None:
         # How many there are depends on the text alone, so that prepare makes the same.
         recipe["data.vocab"] = SUBWORDS[0]
-    if given.names("trainer.val_check_interval"):
-        recipe.pop("plan.validations", None)
     if is_bfloat16_faster(accelerator):
         recipe["trainer.precision"] = "bf16-mixed"
     origin = f"recipe for {describe_length(length)} on {device.name}"
     return SettingsLayer(origin, nest(recipe), reasons=(text, device))
+
+
+def adapt_recipe(given: Given, n_byte: float, text: Text, device: Device) -> dict[str, Any]:
+    """Return the recipe of a text, without what conflicts with settings that are given."""
+    # Sizes that are given in part would not fit to the others of a larger network.
+    ladder = LADDER[:1] if given.names(*NET_SIZES) else LADDER
+    recipe = choose_recipe(n_byte, text, device, find_minutes(given), ladder)
+    if given.names("trainer.val_check_interval"):
+        recipe.pop("plan.validations", None)
+    return recipe
+
+
+def refuse_mistakes(given: Given, parser: Parser, saved: Sequence[SettingsLayer]) -> None:
+    """Raise the error of what is given if it is wrong whatever the text is: without a recipe, with
+    that of the shortest text, and with that of a long one."""
+    problem = None
+    for n_byte in (0, SMALLEST, math.inf):
+        recipe = adapt_recipe(given, n_byte, Text(SMALLEST, UNKNOWN_VOCAB), CPU)
+        layers = [SettingsLayer("recipe", nest(recipe if n_byte else {})), *saved]
+        try:
+            return check_settings(parser, parse(parser, Resolved(given, layers)))
+        except ValueError as error:
+            problem = error
+    assert problem is not None
+    raise problem
 
 
 def needs_recipe(given: Given) -> bool:
