@@ -11,9 +11,11 @@ from importlib.util import find_spec
 from itertools import chain
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from txl_lightning import CorpusDataModule
-from txl_lightning.data import json_lines
+from txl_lightning.data import json_lines, text_files
 from txl_lightning.data.archives import ZSTANDARD
 from txl_lightning.data.encoding import prepare_folder
 from txl_lightning.data.json_lines import LineFormat
@@ -90,7 +92,8 @@ def test_what_is_no_text_is_refused_with_a_key_and_never_read_as_bytes(
 ):
     # Such as packed lines on the standard input, whose name does not say that they are packed.
     path = write_files({"stdin": gzip.compress(join_records(RECORDS))}) / "stdin"
-    with pytest.raises(DataError, match=r"stdin: a binary file; expected text in UTF-8$"):
+    what = r"compressed by gzip \(gzip -dc\)"
+    with pytest.raises(DataError, match=rf"stdin: {what}; expected text in UTF-8$"):
         read(path, tmp_path / "data", any_bytes, **{key: "body"})
 
 
@@ -134,6 +137,49 @@ def test_a_line_without_a_text_or_identifier_is_refused(
     path = write_files({"a.jsonl": line}) / "a.jsonl"
     with pytest.raises(DataError, match=rf"a\.jsonl: line 1:? ?{problem}"):
         read(path, tmp_path / "data", **settings)
+
+
+@given(
+    keys=st.lists(st.text("ab.", min_size=1, max_size=5), min_size=1, max_size=2),
+)
+def test_a_line_that_is_expected_has_a_text_and_an_identifier_under_their_keys(keys):
+    how = LineFormat(text_key=keys[0], id_key=keys[1] if keys[1:] else None)
+    text, identifier = json_lines.parse_line("line 1", how.example.encode(), how)
+    assert (text, identifier) == (b"...", "..." if keys[1:] else None)
+
+
+def test_the_key_of_a_key_is_shown_within_it():
+    how = LineFormat(text_key="meta.body", id_key="meta.id")
+    assert how.example == '{"meta": {"id": "...", "body": "..."}}'
+
+
+@pytest.mark.parametrize("key", ["text_key", "skip_bad_lines"])
+def test_a_setting_of_json_lines_without_any_has_no_effect_and_is_named(
+    write_files, tmp_path, capfd, key
+):
+    folder = write_files({"a.txt": b"a", "b.txt": b"b"}, "x")
+    settings = {"text_key": "body"} if key == "text_key" else {"skip_bad_lines": True}
+    config = DataConfig(path=folder, data_dir=tmp_path / "data", **settings)
+    config.open_text()
+    assert capfd.readouterr().err == f"warning: {key}: no effect, as no file is JSON lines\n"
+    write_files({"c.jsonl": join_records([{"body": "c", "text": "d"}])}, "x")
+    config.open_text()
+    assert "no effect" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "x", "a.txt"])
+def test_the_size_of_a_text_is_known_without_its_documents(write_files, tmp_path, name):
+    lines = join_records([{"text": f"text {n}"} for n in range(30)] + [{"text": ""}])
+    packed = gzip.compress(lines)
+    folder = write_files({"a.jsonl": lines, "a.jsonl.gz": packed, "a.txt": b"plain"})
+    write_files({"b.jsonl": lines, "c.jsonl.gz": packed, "d.txt": b"plain"}, "x")
+    config = DataConfig(path=folder / name, data_dir=tmp_path / "data")
+    how = tmp_path / "data", False, LineFormat()
+    joined = text_files.read_texts(folder / name, *how, are_joined=True).values()
+    assert [len(each) for each in joined] == [1] * len(joined)
+    sizes = [part.n_byte for part in config.source.find_encoding().slices]
+    assert config.source.measure_own().n_byte == sum(sizes)
+    assert len(sizes) == {"x": 61, "a.txt": 3}.get(name, 30)
 
 
 def test_bad_lines_are_counted_and_the_first_are_named(write_files, tmp_path, monkeypatch):

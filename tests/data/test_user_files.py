@@ -21,10 +21,11 @@ import pytest
 
 from txl_lightning.commands.given_texts import find_kind
 from txl_lightning.data import archives
+from txl_lightning.data.archives import OWN_FOLDERS
 from txl_lightning.data.corpora import CORPORA
 from txl_lightning.data.encoding import prepare_folder
 from txl_lightning.data.sources import DataConfig
-from txl_lightning.data.text_files import OWN_FOLDERS, has_documents, split_user_files
+from txl_lightning.data.text_files import has_documents, split_user_files
 from txl_lightning.errors import DataError, StorageError
 
 FRACTIONS = (0.8, 0.1, 0.1)

@@ -17,7 +17,7 @@ from ..data.id_files import IdOptions, open_array
 from ..data.json_lines import LINES, LineFormat
 from ..data.sources import DataConfig
 from ..data.store import Store
-from ..data.text_files import SPLITS, find_slices, has_documents
+from ..data.text_files import SPLITS, find_slices, has_records
 from ..data.vocab import Bytes, Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..files import check_file_writable, check_folder_writable, has_ending
@@ -115,7 +115,7 @@ def find_text_key(checkpoint: LoadedCheckpoint, path: Path, data_dir: Path) -> s
     or if it is the usual one."""
     key = checkpoint.data_settings.get("text_key")
     is_there = key is not None and path.exists()
-    return key if is_there and has_documents(path, data_dir, LineFormat(text_key=key)) else None
+    return key if is_there and has_records(path, data_dir, LineFormat(text_key=key)) else None
 
 
 def reads_records(checkpoint: LoadedCheckpoint) -> bool:

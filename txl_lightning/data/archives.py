@@ -1,9 +1,10 @@
-"""Packed files of a user, which are untrusted: tar, zip, gz, bz2, xz and zst."""
+"""What is in folders and packed files of a user: tar, zip, gz, bz2, xz and zst, all untrusted."""
 
 import bz2
 import errno
 import gzip
 import lzma
+import os
 import shutil
 import stat
 import tarfile
@@ -16,7 +17,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from ..errors import DataError
-from ..files import cache_result, create_folder, has_ending, hash_file, hash_values
+from ..files import (
+    OWN_MARKS,
+    cache_result,
+    create_folder,
+    has_ending,
+    has_mark,
+    hash_file,
+    hash_values,
+)
 
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 ARCHIVES = (*TARS, ".zip")
@@ -29,6 +38,9 @@ ENCRYPTED = 1  # flag of a member of a zip
 ZIP64 = 0xFFFF  # number of members that the end of a zip has if another record has the number
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
 DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
+# Folders in the data directory with prepared texts, archives and downloaded corpora.
+OWN_FOLDERS = ("prepared", "downloads", "tiny_shakespeare", "enwik8", "text8", "wikitext2")
+OWN_FOLDERS += ("wikitext103", "ptb", "ptb_char", "lm1b")
 
 
 def open_zstandard(path: Path) -> BinaryIO:
@@ -122,3 +134,31 @@ def count_members(archive: Path) -> int:
 def unpack_compressed(archive: Path, target: Path) -> None:
     with COMPRESSED[archive.suffix.lower()](archive) as packed, target.open("wb") as file:
         shutil.copyfileobj(packed, file)
+
+
+def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
+    """Return the files in a folder by path, without hidden files, and those that this package has
+    written: runs, stores, sweeps, and texts in data_dir.
+
+    Links are followed, as by tar -h, and each file and folder counts once; links to nothing and
+    special files are among the files.
+    """
+    seen = {os.path.realpath(data_dir / name) for name in OWN_FOLDERS}
+    files = []
+    found = [folder]
+    links = []
+    while found or links:
+        # Links come last: a file counts under its own name.
+        path = found.pop() if found else links.pop()
+        # Unlike Path.resolve, it does not raise for a link to itself.
+        real = os.path.realpath(path)
+        if path != folder and (real in seen or any(has_mark(path, name) for name in OWN_MARKS)):
+            continue
+        seen.add(real)
+        if path.is_dir():
+            for each in sorted(path.iterdir(), reverse=True):
+                if not each.name.startswith("."):
+                    (links if each.is_symlink() else found).append(each)
+        else:
+            files.append(path)
+    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))

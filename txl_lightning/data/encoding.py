@@ -84,7 +84,7 @@ class Encoding:
             # A line or a document also ends with its file.
             "cuts": files.hash_values(sizes),
         }
-        if self.lines.id_key is not None or self.lines.skip_bad_lines:
+        if self.lines.is_given:
             description |= describe_records(self.slices, self.lines)
         # As a manifest has it: tuples become lists.
         return json.loads(json.dumps(description | self.describe_vocabulary()))

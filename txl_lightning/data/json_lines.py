@@ -59,9 +59,18 @@ class LineFormat:
     skip_bad_lines: bool = False
 
     @property
+    def is_given(self) -> bool:
+        return bool(self.text_key or self.id_key or self.skip_bad_lines)
+
+    @property
     def example(self) -> str:
-        keys = (self.id_key, self.text_key or KEY)
-        return json.dumps({key: "..." for key in keys if key}, ensure_ascii=False)
+        """Return a line that has what these settings ask for."""
+        record: dict[str, Any] = {}
+        keys = [key for key in (self.id_key, self.text_key or KEY) if key]
+        # a before a.b, which is then a key of that name.
+        for key in sorted(keys, key=lambda each: each.count(".")):
+            set_value(record, key, "...")
+        return json.dumps(record, ensure_ascii=False)
 
 
 DEFAULT_FORMAT = LineFormat()
@@ -117,12 +126,15 @@ def is_object(line: bytes, any_object: bool, key: str) -> bool:
 
 
 def unpack_lines(
-    path: Path, data_dir: Path, how: LineFormat = DEFAULT_FORMAT
+    path: Path, data_dir: Path, how: LineFormat = DEFAULT_FORMAT, are_joined: bool = False
 ) -> Iterator[tuple[Path, int, int, Identifier | None]]:
     """Yield the file with the texts of JSON lines, written once, and the bounds and the identifier
-    of each text that is not empty."""
+    of each text that is not empty; or, if they are joined, those of all texts."""
     options = [how.text_key, how.id_key, how.skip_bad_lines]
     folder = unpack(path, data_dir, partial(write_texts, how=how), options)
+    if are_joined:
+        yield folder / TEXT, 0, (folder / TEXT).stat().st_size, None
+        return
     skipped = BadLines(**read_json(folder / SKIPPED))
     if skipped.n_line and not is_child():
         warn_once(f"{path}: left out: {skipped.describe()}", str(folder))
@@ -140,6 +152,11 @@ def warn_once(text: str, _: str) -> None:
     print_notice(f"warning: {text}")
 
 
+def is_unpacked(path: Path) -> bool:
+    """Return True for a file with the texts of JSON lines."""
+    return path.name == TEXT and path.with_name(ENDS).is_file()
+
+
 def read_identifiers(folder: Path, how: LineFormat) -> Iterator[Identifier | None]:
     if how.id_key is None:
         yield from repeat(None)
@@ -150,8 +167,10 @@ def read_identifiers(folder: Path, how: LineFormat) -> Iterator[Identifier | Non
 
 def describe_records(slices: Sequence[Any], how: LineFormat) -> dict[str, Any]:
     """Return the sha256 of the identifiers of slices, and how many lines were left out beside them,
-    if these are asked for. An id_key without identifiers is a ValueError."""
+    if these are asked for. An id_key without identifiers is a ValueError; other settings that have
+    no effect are named in a notice."""
     description: dict[str, Any] = {}
+    folders = sorted(path.parent for path in {part.path for part in slices} if is_unpacked(path))
     if how.id_key is not None:
         has_lines = any(part.identifier is not None for part in slices)
         require(has_lines, "id_key", how.id_key, "null, as no file is JSON lines")
@@ -160,9 +179,12 @@ def describe_records(slices: Sequence[Any], how: LineFormat) -> dict[str, Any]:
             sha256.update(json.dumps(part.identifier).encode() + b"\n")
         description["identifiers"] = sha256.hexdigest()
     if how.skip_bad_lines:
-        paths = {part.path.with_name(SKIPPED) for part in slices if part.path.name == TEXT}
-        skipped = (read_json(path)["n_line"] for path in paths if path.is_file())
+        skipped = (read_json(folder / SKIPPED)["n_line"] for folder in folders)
         description["skipped_lines"] = sum(skipped)
+    given = {"text_key": how.text_key, "skip_bad_lines": how.skip_bad_lines}
+    unused = ", ".join(name for name, value in given.items() if value and not folders)
+    if unused and not is_child():
+        warn_once(f"{unused}: no effect, as no file is JSON lines", str(slices[0].path))
     return description
 
 
@@ -264,6 +286,17 @@ def find_value(content: dict[str, Any], key: str) -> Any:
     first, _, rest = key.partition(".")
     inner = content.get(first)
     return find_value(inner, rest) if rest and isinstance(inner, dict) else MISSING
+
+
+def set_value(content: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value where `find_value` finds it."""
+    first, _, rest = key.partition(".")
+    inner = content.get(first, {})
+    if rest and isinstance(inner, dict):
+        content[first] = inner
+        set_value(inner, rest, value)
+    else:
+        content[key] = value
 
 
 def write_identifiers(pieces: Iterable[tuple], path: Path) -> Iterator[tuple[Any, Any]]:

@@ -1,7 +1,6 @@
 """Texts in files: slices of them, splits, and a user's own files, folders and archives."""
 
 import codecs
-import os
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import DataError, name_copy, print_notice
-from ..files import LFS_POINTER, OWN_MARKS, has_ending, has_mark
+from ..files import LFS_POINTER, has_ending
 from ..process import is_child
-from .archives import ARCHIVES, COMPRESSED, PACKED, UNPACKED, unpack
+from .archives import ARCHIVES, COMPRESSED, PACKED, UNPACKED, list_files, unpack
 from .json_lines import (
     DEFAULT_FORMAT,
     LATIN_1,
@@ -23,6 +22,7 @@ from .json_lines import (
     Identifier,
     LineFormat,
     has_objects,
+    is_unpacked,
     read_lines,
     unpack_lines,
 )
@@ -37,16 +37,17 @@ JSON = re.compile(rb'\s*(\[\s*)?\{\s*"')  # the beginning of an object, or of an
 BEGINNINGS = {
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"%PDF-": "a PDF",
-}  # fmt: skip
+    b"\x1f\x8b": "compressed by gzip", b"\xfd7zXZ\0": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd", b"PK\3\4": "a zip",
+} | {b"BZh%d1AY&SY" % level: "compressed by bzip2" for level in range(1, 10)}  # fmt: skip
 """What a file is by its first bytes; UTF-32 comes first, as its mark begins like UTF-16's."""
 NOT_UTF8 = "not in UTF-8"
-CONVERTERS = {name: f" (iconv -f {name} -t UTF-8)" for name in ("UTF-32", "UTF-16")}
 LFS = "a Git LFS pointer"  # which stands for a file that is not there
+PACKERS = ("gzip", "bzip2", "xz", "zstd")
+CONVERTERS = {name: f" (iconv -f {name} -t UTF-8)" for name in ("UTF-32", "UTF-16")}
+CONVERTERS |= {f"compressed by {name}": f" ({name} -dc)" for name in PACKERS}
 CONVERTERS |= {"a PDF": " (pdftotext)", NOT_UTF8: f" ({LATIN_1})", LFS: " (git lfs pull)"}
 BYTES_ADVICE = "fit and prepare read any file with data.vocab bytes"
-# Folders in the data directory with prepared texts, archives and downloaded corpora.
-OWN_FOLDERS = ("prepared", "downloads", "tiny_shakespeare", "enwik8", "text8", "wikitext2")
-OWN_FOLDERS += ("wikitext103", "ptb", "ptb_char", "lm1b")
 NUL_WITHIN = 8000  # bytes; a file without a NUL in its first bytes is text, as in git
 
 
@@ -123,7 +124,8 @@ def count_bytes(path: Path, data_dir: Path, any_bytes: bool, how: LineFormat) ->
     """Return the bytes of the texts at a path, unpacked and without the JSON around them; 0 if
     they cannot be read, which `find_documents` refuses."""
     with suppress(OSError, DataError):
-        texts = read_texts(path, data_dir, any_bytes, how).values()
+        # A million documents take seconds, one by one.
+        texts = read_texts(path, data_dir, any_bytes, how, are_joined=True).values()
         return sum(part.n_byte for each in texts if isinstance(each, list) for part in each)
     return 0
 
@@ -195,6 +197,15 @@ def find_slices(path: Path, data_dir: Path, any_bytes: bool, how: LineFormat) ->
     return [*chain(*find_documents(path, data_dir, any_bytes, how).values())]
 
 
+def has_records(path: Path, data_dir: Path, how: LineFormat) -> bool:
+    """Return True if a file is JSON lines by its name or its content, whatever keys are given, or
+    if one in a folder or an archive is."""
+    if not path.is_dir() and not has_ending(path, ARCHIVES):
+        return has_documents(path, data_dir, how)
+    texts = read_texts(path, data_dir, True, how, are_joined=True).values()
+    return any(is_unpacked(each[0].path) for each in texts if each and isinstance(each, list))
+
+
 def has_documents(path: Path, data_dir: Path, how: LineFormat = DEFAULT_FORMAT) -> bool:
     """Return True if a path may contain several documents."""
     if path.is_dir() or has_ending(path, ARCHIVES):
@@ -253,14 +264,21 @@ def is_table(part: FileSlice) -> bool:
 
 
 def read_texts(
-    path: Path, data_dir: Path, any_bytes: bool, how: LineFormat, unpacked: bool = False
+    path: Path,
+    data_dir: Path,
+    any_bytes: bool,
+    how: LineFormat,
+    unpacked: bool = False,
+    are_joined: bool = False,
 ) -> dict[str, list[FileSlice] | str]:
     """Return the texts in each file by its name, or what a file is that is not text.
 
     Packed files are unpacked, except in an archive (`unpacked`): nested ones grow without limit.
+    `are_joined`: all texts of JSON lines are one.
     """
     texts: dict[str, list[FileSlice] | str] = {}
-    for name, file in list_files(path, data_dir).items():
+    files = list_files(path, data_dir) if path.is_dir() else {path.name: path}
+    for name, file in files.items():
         if not file.is_file():
             texts[name] = "a special file" if file.exists() else "a link to nothing"
             continue
@@ -273,10 +291,10 @@ def read_texts(
             is_single = is_own and not has_ending(file, ARCHIVES)
             content = unpack(file, data_dir) / (file.stem if is_single else "")
             with name_copy(content, str(file)):
-                inner = read_texts(content, data_dir, any_bytes, how, unpacked=True)
+                inner = read_texts(content, data_dir, any_bytes, how, True, are_joined)
             texts |= inner if is_own else {f"{name}/{part}": inner[part] for part in inner}
         elif kind in (None, NOT_UTF8) and (is_meant or is_lines(file, how, is_own, any_bytes)):
-            records = unpack_lines(file, data_dir, how)
+            records = unpack_lines(file, data_dir, how, are_joined)
             texts[name] = [FileSlice(*bounds, identifier=each) for *bounds, each in records]
         elif kind is None or is_raw:
             texts[name] = slice_file(file, is_text=not any_bytes)
@@ -292,7 +310,11 @@ def read_texts(
 def find_binary(path: Path) -> str | None:
     """Return what a file is by its first bytes, or None for a text in UTF-8."""
     with path.open("rb") as file:
-        start = file.read(NUL_WITHIN)
+        return find_kind_of_bytes(file.read(NUL_WITHIN))
+
+
+def find_kind_of_bytes(start: bytes) -> str | None:
+    """Return what a file is that begins so, or None for a text in UTF-8."""
     for mark, kind in BEGINNINGS.items():
         if start.startswith(mark):
             return kind
@@ -316,33 +338,3 @@ def is_lines(path: Path, how: LineFormat, is_own: bool, any_bytes: bool) -> bool
         start = file.read(1000).removeprefix(codecs.BOM_UTF8).lstrip()
     # Most files are known by one character.
     return start.startswith(b"{") and has_objects(path, is_own and not any_bytes, how.text_key)
-
-
-def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
-    """Return a file by name, or the files in a folder by path, without hidden files, and those
-    that this package has written: runs, stores, sweeps, and texts in data_dir.
-
-    Links are followed, as by tar -h, and each file and folder counts once; links to nothing and
-    special files are among the files.
-    """
-    if not folder.is_dir():
-        return {folder.name: folder}
-    seen = {os.path.realpath(data_dir / name) for name in OWN_FOLDERS}
-    files = []
-    found = [folder]
-    links = []
-    while found or links:
-        # Links come last: a file counts under its own name.
-        path = found.pop() if found else links.pop()
-        # Unlike Path.resolve, it does not raise for a link to itself.
-        real = os.path.realpath(path)
-        if path != folder and (real in seen or any(has_mark(path, name) for name in OWN_MARKS)):
-            continue
-        seen.add(real)
-        if path.is_dir():
-            for each in sorted(path.iterdir(), reverse=True):
-                if not each.name.startswith("."):
-                    (links if each.is_symlink() else found).append(each)
-        else:
-            files.append(path)
-    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
