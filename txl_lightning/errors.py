@@ -273,7 +273,7 @@ def shorten(value: object, limit: int = MAX_VALUE_LENGTH) -> str:
 
 def format_line(message: str) -> str:
     """Return a message as one printable line of limited length."""
-    return shorten(" ".join(message.splitlines()), MAX_LINE_LENGTH)
+    return shorten(" ".join(replace_copies(message).splitlines()), MAX_LINE_LENGTH)
 
 
 def show_controls(text: str, kept: str = "") -> str:
@@ -306,12 +306,13 @@ def print_notice(text: str) -> None:
 
 @contextmanager
 def name_copy(path: Path, name: str) -> Iterator[None]:
-    """Show the path of a copy, in notices and DataErrors of the block, as what it is a copy of."""
+    """Show the path of a copy, in notices and errors of the block, as what it is a copy of."""
     COPIES[str(path)] = name
     try:
         yield
-    except DataError as error:
-        raise DataError(replace_copies(str(error))) from error
+    except ValueError as error:
+        kind = type(error) if hasattr(error, "exit_code") else ValueError
+        raise kind(replace_copies(str(error))) from error
     finally:
         del COPIES[str(path)]
 

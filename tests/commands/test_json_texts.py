@@ -109,8 +109,35 @@ def test_the_standard_input_is_prepared_as_a_file_is(accepted, refused, give, tm
     give("")
     message = "name: invalid -; expected a text on the standard input; it is empty"
     assert refused("prepare", "-", "--out=none") == (3, message)
+    for option in ("--split=[1,1,1]", "--workers=0", "--out=a.ndjson/none"):
+        give(path.read_text())
+        assert refused("prepare", "-", "--out=none", option)[0] in (2, 6)
+        # Refused before it was read.
+        assert sys.stdin.buffer.tell() == 0
     # Nothing of it stays in the data directory.
     assert not [*Path().rglob("stdin*")]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "notice"),
+    [
+        ('{"text": "to be or not"}\nbad\n' * 9, ("--skip_bad_lines=true",), "left out: line 2 has"),
+        ('[{"text": "to be"}]', (), "read as plain text, with all its marks; for the texts in it"),
+    ],
+)
+def test_a_notice_about_the_standard_input_names_it(accepted, give, content, options, notice):
+    give(content)
+    shown = accepted("prepare", "-", "--out=store", *options).err
+    assert notice in shown
+    assert shown.startswith("warning: the standard input: ")
+    assert "txl-" not in shown
+
+
+def test_packed_text_on_the_standard_input_is_refused_with_what_unpacks_it(refused, give):
+    give(gzip.compress(b"to be or not"))
+    code, line = refused("prepare", "-", "--out=store")
+    expected = "the standard input: compressed by gzip (gzip -dc); expected text in UTF-8; "
+    assert (code, line[: len(expected)]) == (3, expected)
 
 
 def test_json_lines_are_scored_by_their_texts_with_what_identifies_them(

@@ -29,7 +29,7 @@ from ..files import check_file_writable, explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation
 from ..terminal import show_progress
-from .given_texts import copy_stdin, find_kind, name_stdin
+from .given_texts import STDIN, copy_stdin, find_kind, name_stdin
 from .inputs import Device, check_array_file, find_id_options, find_text_key, load_model
 
 
@@ -142,16 +142,24 @@ def open_text(
             require(value in (None, False), key, value, "path or corpus given")
         text = EvalText.from_store(*checkpoint.open_text(data_dir), split)
         return replace(text, corpus=find_corpus(checkpoint.data_settings))
-    config = select_text(path, corpus, folder, data_dir, **options)
+    with name_stdin(folder):
+        config = select_text(path, corpus, folder, data_dir, **options)
+        text = encode_text(config, checkpoint, vocab, split, folder)
+    return replace(text, name=path or text.name, corpus=corpus)
+
+
+def encode_text(
+    config: DataConfig, checkpoint: LoadedCheckpoint, vocab: Vocabulary, split: str, folder: str
+) -> EvalText:
+    """Return a split of a text in the vocabulary of the checkpoint; refuse settings that have no
+    effect on it."""
     for key, reason in config.list_unused().items():
         raise invalid(key, getattr(config, key), f"null, because {reason}")
     config = replace(config, id_options=find_id_options(checkpoint)) if config.ids else config
     if config.path and config.text_key is None:
         text_key = find_text_key(checkpoint, Path(config.path), config.data_folder)
         config = replace(config, text_key=text_key)
-    with name_stdin(folder):
-        text = config.source.encode(split, vocab, Path(folder))
-    return replace(text, name=path or text.name, corpus=corpus)
+    return config.source.encode(split, vocab, Path(folder))
 
 
 def find_corpus(settings: Mapping[str, Any]) -> str | None:
@@ -260,6 +268,8 @@ def select_text(
         return DataConfig(corpus=corpus, data_dir=data_dir, **options)
     require(corpus is None, "corpus", corpus, "null with path")
     if path == "-":
+        # Refuses settings before it is read.
+        DataConfig(path=STDIN, **options)
         path = copy_stdin("path", folder)
         # What is unpacked of it goes with it.
         data_dir = folder

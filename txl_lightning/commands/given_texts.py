@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from ..data.text_files import SUFFIXES
 from ..errors import DataError, name_copy
-from ..files import STORE_FILE, has_mark
+from ..files import STORE_FILE, explain_write_errors, has_mark
 
 STDIN = "stdin"  # file with a copy of the standard input
 
@@ -26,7 +26,8 @@ def copy_stdin(key: str, folder: str) -> str:
     """Copy the standard input into a file in a folder, and return its path; DataError if there is
     nothing."""
     path = Path(folder, STDIN)
-    with path.open("wb") as file:
+    # Else nothing says where there is no space: in $TMPDIR.
+    with explain_write_errors(path), path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     if not path.stat().st_size:
         raise DataError(f"{key}: invalid -; expected a text on the standard input; it is empty")

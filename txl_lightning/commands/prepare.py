@@ -12,7 +12,7 @@ from ..data.tasks import TASKS
 from ..data.text_files import SPLITS
 from ..errors import DataError, require, require_positive
 from ..files import check_folder_writable
-from .given_texts import find_kind, open_given
+from .given_texts import STDIN, find_kind, open_given
 
 
 def prepare_command(
@@ -43,26 +43,36 @@ def prepare_command(
         raise DataError(f"name: invalid {name}; {expected}")
     if name == "-" and out is None:
         raise ValueError("out: missing; expected a folder, as the standard input is read once")
+    require_positive(workers=workers)
+    if out is not None:
+        check_folder_writable("out", Path(out).parent)
+    if name == "-":
+        # Refuses settings before the standard input is read.
+        DataConfig(path=STDIN, **text)
     with open_given("name", name) as given:
-        kind = "corpus" if name in CORPORA else find_kind(Path(given))
-        named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: given}
-        corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
-        # By name: the options of the command are all other settings.
-        config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
-        if given != name:
-            # What is unpacked of the copy goes with it.
-            config = replace(config, data_dir=str(Path(given).parent))
-        has_default = kind == "path" and config.vocab is None
-        # A shorter text has bytes, too, but files that are no text only with that option.
-        if has_default and config.source.measure_own().n_byte >= SMALLEST:
-            config = replace(config, vocab=SUBWORDS[0])
-        require_positive(workers=workers)
+        config = choose_settings(name, given, text)
         if out is None:
             print_store(name, config.open_text(check, workers))
             return
-        require(kind != "store", "out", out, "null with a store; copy its folder")
-        check_folder_writable("out", Path(out).parent)
+        require(config.store is None, "out", out, "null with a store; copy its folder")
         print_store(name, config.source.write_store(Path(out), check, workers))
+
+
+def choose_settings(name: str, given: str, text: dict[str, Any]) -> DataConfig:
+    """Return the settings of a text; `given` is the path of a corpus, or of what has this name."""
+    kind = "corpus" if name in CORPORA else find_kind(Path(given))
+    named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: given}
+    corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
+    # By name: the options of the command are all other settings.
+    config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
+    if given != name:
+        # What is unpacked of the copy goes with it.
+        config = replace(config, data_dir=str(Path(given).parent))
+    has_default = kind == "path" and config.vocab is None
+    # A shorter text has bytes, too, but files that are no text only with that option.
+    if has_default and config.source.measure_own().n_byte >= SMALLEST:
+        config = replace(config, vocab=SUBWORDS[0])
+    return config
 
 
 def print_store(name: str, store: Store) -> None:
