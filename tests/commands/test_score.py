@@ -1,7 +1,10 @@
 """score: the printed record, the files of lists, and the memory between them."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -94,7 +97,9 @@ def test_a_byte_order_mark_is_no_part_of_the_lists(accepted, run_folder, tmp_pat
     [
         (b'{"candidates": ["a"]}\n\n{"candid', "a.jsonl, line 3: not JSON"),
         (b"[" * 99999, "a.jsonl, line 1: not JSON"),
-        (b"\xff\xfe", "a.jsonl, line 1: not UTF-8 text"),
+        (b"\xff", "a.jsonl, line 1: byte 0 is not UTF-8 text; if it is Latin-1: iconv -f"),
+        (b"\xff\xfe", "a.jsonl: UTF-16 (iconv -f UTF-16 -t UTF-8); expected text in UTF-8"),
+        (gzip.compress(b"{}"), "a.jsonl: compressed by gzip (gzip -dc); expected text in UTF-8"),
         (b"[1]", "a.jsonl, line 1: list: invalid [1]; expected settings by name"),
         (b"{}", "a.jsonl, line 1: candidates: missing; expected a key candidates"),
         (b'{"candidates": []}', "line 1: candidates: invalid none; expected at least"),
@@ -108,6 +113,27 @@ def test_an_invalid_line_is_named_with_its_file(refused, run_folder, tmp_path, c
     code, line = refused("score", run_folder, "--candidates=a.jsonl")
     assert code == 3
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
+def test_packed_lines_and_lists_are_those_in_the_file(
+    accepted, refused, run_folder, tmp_path, ending, pack
+):
+    contents = {
+        ("candidates", "a.jsonl"): b'{"candidates": ["a"]}\n' * 2,
+        ("lines", "b.txt"): b"to be\nor not\n",
+        ("lines", "c.jsonl"): b'{"text": "to be"}\n',
+    }
+    for (option, name), content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / f"{name}{ending}").write_bytes(pack(content))
+        plain = accepted("score", run_folder, f"--{option}={name}").out
+        assert accepted("score", run_folder, f"--{option}={name}{ending}").out == plain
+    (tmp_path / f"d.txt{ending}").write_bytes(pack(b"to be\n" * 99)[:-9])
+    code, line = refused("score", run_folder, f"--lines=d.txt{ending}")
+    assert (code, line.startswith(f"d.txt{ending}: damaged, or not an archive (")) == (3, True)
 
 
 def test_lists_before_an_invalid_line_are_printed(txl, run_folder, tmp_path):

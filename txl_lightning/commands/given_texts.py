@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..data.text_files import SUFFIXES
+from ..data.archives import COMPRESSED, TARS, read_compressed_lines
+from ..data.text_files import CONVERTERS, NOT_UTF8, NUL_WITHIN, SUFFIXES, find_kind_of_bytes
 from ..errors import DataError, name_copy
-from ..files import STORE_FILE, explain_write_errors, has_mark
+from ..files import STORE_FILE, explain_write_errors, has_ending, has_mark
 
 STDIN = "stdin"  # file with a copy of the standard input
 
@@ -32,6 +33,38 @@ def copy_stdin(key: str, folder: str) -> str:
     if not path.stat().st_size:
         raise DataError(f"{key}: invalid -; expected a text on the standard input; it is empty")
     return str(path)
+
+
+def read_raw_lines(path: str) -> Iterator[bytes]:
+    """Yield the lines of a file, or of the standard input for -, as soon as they come; a compressed
+    file is unpacked. DataError if the first line is of no text."""
+    file = Path(path)
+    if path == "-":
+        lines: Iterator[bytes] = iter(sys.stdin.buffer)
+    elif has_ending(file, COMPRESSED) and not has_ending(file, TARS):
+        lines = read_compressed_lines(file)
+    else:
+        lines = read_plain_lines(file)
+    for number, line in enumerate(lines):
+        kind = None if number else find_kind_of_bytes(line[:NUL_WITHIN])
+        if kind in CONVERTERS and kind != NOT_UTF8:
+            raise DataError(f"{name_given(path)}: {kind}{CONVERTERS[kind]}; expected text in UTF-8")
+        yield line
+
+
+def read_plain_lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file
+
+
+def name_given(path: str) -> str:
+    return "the standard input" if path == "-" else path
+
+
+def drop_compression(path: str) -> Path:
+    """Return the path without the ending of a compressed file."""
+    file = Path(path)
+    return file.with_suffix("") if has_ending(file, COMPRESSED) else file
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 import json
 import math
-import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,11 +12,20 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from ..checkpoints import LoadedCheckpoint
-from ..data.json_lines import DEFAULT_FORMAT, KEY, LINES, LineFormat, is_object, parse_line
+from ..data.json_lines import (
+    DEFAULT_FORMAT,
+    KEY,
+    LATIN_1,
+    LINES,
+    LineFormat,
+    is_object,
+    parse_line,
+)
 from ..data.vocab import Vocabulary
 from ..errors import (
     DataError,
     Settings,
+    invalid_text,
     prefix_errors,
     print_notice,
     require,
@@ -31,6 +40,7 @@ from ..model import Network, Weights
 from ..model.adaptation import Adaptation
 from ..model.reading import Reader
 from .generate import UNFINISHED
+from .given_texts import drop_compression, name_given, read_raw_lines
 from .inputs import Device, hint_at_escapes, load_model, reads_records
 
 ROUNDING = 1e-6  # by which a log-probability may be above 0
@@ -148,7 +158,7 @@ def score_command(
     state = start
     found = read_lists(path) if lines is None else read_lines(path, records, checkpoint)
     for line, each in found:
-        with prefix_errors(f"{name_lists(path)}, line {line}", ": "):
+        with prefix_errors(f"{name_given(path)}, line {line}", ": "):
             before = state if settings.carry else start
             record, state = score_list(model, vocab, before, each, settings)
         record = record if lines is None else describe_line(line, record)
@@ -172,13 +182,13 @@ def find_input(candidates: str | None, lines: str | None, records: LineFormat) -
 
 def has_records(path: str, how: LineFormat) -> bool:
     """Return True if a key, or the name of a file, says that its lines are JSON with a text."""
-    return has_ending(Path(path), LINES) or bool(how.text_key or how.id_key)
+    return has_ending(drop_compression(path), LINES) or bool(how.text_key or how.id_key)
 
 
 def require_lists(path: str) -> None:
     """Refuse a file of another format; a pipe has no name of one."""
     is_pipe = path == "-" or path.startswith("/dev/") or Path(path).is_fifo()
-    is_lists = is_pipe or has_ending(Path(path), LINES)
+    is_lists = is_pipe or has_ending(drop_compression(path), LINES)
     require(is_lists, "candidates", path, "a .jsonl file, or - for the standard input")
 
 
@@ -258,31 +268,26 @@ def name_unknown(words: list[tuple[str, float]], text: str) -> list[tuple[str, f
     ]
 
 
-def name_lists(path: str) -> str:
-    return "the standard input" if path == "-" else path
-
-
 def read_lists(path: str) -> Iterator[tuple[int, CandidateList]]:
     """Yield the number of each line that is not blank, and its list."""
     known = [field.name for field in fields(CandidateList)]
-    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
-        for number, raw in enumerate(file, 1):
-            with explain_line(f"{name_lists(path)}, line {number}"):
-                # Excel begins a file with a byte order mark.
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                if not line.strip():
-                    continue
-                content = json.loads(line)
-                # Half of a surrogate pair is no text.
-                json.dumps(content, ensure_ascii=False).encode()
-                require_shape("list", content, dict)
-                for name in content:
-                    if name not in known:
-                        raise ValueError(suggest_key(name, known))
-                if "candidates" not in content:
-                    raise ValueError("candidates: missing; expected a key candidates")
-                each = CandidateList(**content)
-            yield number, each
+    for number, raw in enumerate(read_raw_lines(path), 1):
+        with explain_line(f"{name_given(path)}, line {number}"):
+            # Excel begins a file with a byte order mark.
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            if not line.strip():
+                continue
+            content = json.loads(line)
+            # Half of a surrogate pair is no text.
+            json.dumps(content, ensure_ascii=False).encode()
+            require_shape("list", content, dict)
+            for name in content:
+                if name not in known:
+                    raise ValueError(suggest_key(name, known))
+            if "candidates" not in content:
+                raise ValueError("candidates: missing; expected a key candidates")
+            each = CandidateList(**content)
+        yield number, each
 
 
 def read_lines(
@@ -299,40 +304,40 @@ def read_lines(
 def read_texts(path: str, key: str) -> Iterator[tuple[int, CandidateList]]:
     """Yield the number of each line of a text, as soon as it comes, and a list of it alone; warn of
     a first line that has a text under a key."""
-    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
-        for number, raw in enumerate(file, 1):
-            with explain_line(f"{name_lists(path)}, line {number}"):
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            if number == 1 and is_object(raw, any_object=False, key=key):
-                fix = f"text_key {key} reads the texts of JSON lines"
-                print_notice(f"warning: {name_lists(path)}: line 1 is read as plain text; {fix}")
-            yield number, CandidateList((line.removesuffix("\n").removesuffix("\r"),))
+    for number, raw in enumerate(read_raw_lines(path), 1):
+        with explain_line(f"{name_given(path)}, line {number}"):
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        if number == 1 and is_object(raw, any_object=False, key=key):
+            fix = f"text_key {key} reads the texts of JSON lines"
+            print_notice(f"warning: {name_given(path)}: line 1 is read as plain text; {fix}")
+        yield number, CandidateList((line.removesuffix("\n").removesuffix("\r"),))
 
 
 def read_records(path: str, how: LineFormat) -> Iterator[tuple[int, CandidateList]]:
     """Yield the number of each JSON line that is not blank, as soon as it comes, and a list of its
     text alone."""
-    name = name_lists(path)
-    with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
-        for number, raw in enumerate(file, 1):
-            if not raw.strip():
-                continue
-            try:
-                text, identifier = parse_line(f"line {number:,}", raw, how)
-            except DataError as error:
-                if not how.skip_bad_lines:
-                    raise DataError(f"{name}: {error}; expected {how.example}") from error
-                print_notice(f"warning: {name}: left out: {error}")
-                continue
-            yield number, CandidateList((text.decode(),), id=identifier)
+    name = name_given(path)
+    for number, raw in enumerate(read_raw_lines(path), 1):
+        if not raw.removeprefix(BOM_UTF8).strip():
+            continue
+        try:
+            text, identifier = parse_line(f"line {number:,}", raw, how)
+        except DataError as error:
+            if not how.skip_bad_lines:
+                raise DataError(f"{name}: {error}; expected {how.example}") from error
+            print_notice(f"warning: {name}: left out: {error}")
+            continue
+        yield number, CandidateList((text.decode(),), id=identifier)
 
 
 @contextmanager
 def explain_line(where: str) -> Iterator[None]:
     try:
         yield
-    except UnicodeError as error:
-        raise DataError(f"{where}: not UTF-8 text") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{invalid_text(where, error)}; {LATIN_1}") from error
+    except UnicodeEncodeError as error:
+        raise invalid_text(where, error) from error
     except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{where}: not JSON") from error
     except ValueError as error:

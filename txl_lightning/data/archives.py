@@ -9,8 +9,8 @@ import shutil
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -71,13 +71,19 @@ def unpack(
 
 def unpack_archive(archive: Path, folder: Path) -> None:
     """Unpack a file into an empty folder; DataError if it is damaged or leads outside of it."""
-    try:
+    with explain_damage(archive):
         if has_ending(archive, TARS):
             unpack_tar(archive, folder)
         elif has_ending(archive, [".zip"]):
             unpack_zip(archive, folder)
         else:
             unpack_compressed(archive, folder / archive.stem)
+
+
+@contextmanager
+def explain_damage(archive: Path) -> Iterator[None]:
+    try:
+        yield
     except NotImplementedError as error:
         # It is whole, but Python's zipfile does not know how it is packed.
         raise DataError(f"{archive}: not supported ({error}); unpack it first") from error
@@ -87,6 +93,12 @@ def unpack_archive(archive: Path, folder: Path) -> None:
             raise
         reason = " ".join(str(error).split())
         raise DataError(f"{archive}: damaged, or not an archive ({reason}); replace it") from error
+
+
+def read_compressed_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a compressed file; DataError if it is damaged."""
+    with explain_damage(path), COMPRESSED[path.suffix.lower()](path) as file:
+        yield from file
 
 
 def unpack_tar(archive: Path, folder: Path) -> None:
