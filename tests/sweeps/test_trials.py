@@ -11,7 +11,7 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from tests.helpers.waiting import wait_until
 from txl_lightning.commands.sweep import find_groups, print_results
-from txl_lightning.sweeps.gpus import SharedGpus, group_gpus, list_gpus
+from txl_lightning.sweeps.gpus import SharedGpus, group_gpus, list_gpus, require_share
 from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
 from txl_lightning.sweeps.trials import Sweep, make_command, read_metric
 
@@ -79,6 +79,41 @@ def test_sweep_whose_first_trials_fail_ends_early(
     assert (code, f"error: {message}" in output.err) == (2, True)
     assert place.states == ["fail"] * n_trials
     assert len(place.steps(0)) in n_steps
+
+
+def test_a_mistyped_command_is_corrected_in_the_same_folder(place, sweep):
+    place.write("--learnrate=1")
+    assert sweep()[0] == 2
+    assert place.states == ["fail"] * 3
+    place.write("--steps=2")
+    code, output = sweep()
+    assert code == 0, output.err
+    assert "command changed, and no trial has a value: all begin again" in output.err
+    assert "trial 0 starts: lr 0.1" in output.out
+    assert place.states == ["complete"] * 3
+
+
+def test_a_mistyped_metric_is_corrected_without_training_again(place, sweep):
+    place.write(metric={"name": "train/bits"})
+    assert sweep()[0] == 2
+    times = [(place.trial(n) / "version_0").stat().st_mtime_ns for n in range(3)]
+    place.write()
+    code, output = sweep()
+    assert code == 0, output.err
+    assert "trial 0 continues: lr 0.1" in output.out
+    assert [place.steps(number) for number in range(3)] == [[0, 1, 2]] * 3
+    assert times == [(place.trial(n) / "version_0").stat().st_mtime_ns for n in range(3)]
+
+
+@pytest.mark.parametrize(("metric", "state"), [("val/bits_per_byte", "complete"), ("a", "fail")])
+def test_another_command_is_refused_where_trials_have_runs(place, sweep, metric, state):
+    place.write(metric={"name": metric})
+    sweep()
+    assert place.states == [state] * 3
+    place.write("--steps=2", metric={"name": metric})
+    code, output = sweep()
+    assert (code, "command: invalid " in output.err) == (2, True)
+    assert "or another folder as out" in output.err
 
 
 def test_hyperband_stops_a_bad_trial(place, sweep):
@@ -252,6 +287,57 @@ def test_gpus_are_those_before_the_first_invalid_name(monkeypatch, visible, n_gp
     # What CUDA reports with these names.
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpu)
     assert list_gpus() == names
+
+
+@pytest.fixture
+def _four_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+
+
+@pytest.mark.usefixtures("_four_gpus")
+@pytest.mark.parametrize(
+    "words", [["--trainer.devices=3"], ["--trainer.devices", "3"], ["--config=many.yaml"]]
+)
+def test_a_command_for_more_gpus_than_a_trial_has_is_refused_before_any_trial(place, sweep, words):
+    (place.folder / "many.yaml").write_text("trainer: {devices: 3}")
+    place.write(*words)
+    code, output = sweep("--jobs=2")
+    message = "error: trainer.devices: invalid 3; expected at most 2, the GPUs of a trial"
+    assert (code, output.err.splitlines()[-1]) == (2, message)
+    assert not place.trial(0).exists()
+
+
+@pytest.mark.usefixtures("_four_gpus")
+def test_a_trial_that_asks_for_more_gpus_than_it_sees_fails_without_a_process(place, sweep):
+    parameters = {"lr": {"value": 0.3}, "trainer.devices": {"values": [2, 3]}}
+    place.write(parameters=parameters)
+    assert sweep("--jobs=2")[0] == 0
+    assert place.states == ["complete", "fail"]
+    assert place.rows[-1]["reason"].startswith("trainer.devices: invalid 3; expected at most 2")
+    assert not (place.trial(1) / "log.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "n_gpu"),
+    [
+        (["--trainer.devices=4"], 4),
+        (["--trainer.devices", "2,3"], 4),
+        (["--trainer.devices=[0]"], 1),
+        (["--trainer.devices=auto"], 1),
+        (["--trainer.devices=-1"], 1),
+        (["--config=hardware/eight_gpus"], 8),
+        (["--config=hardware/eight_gpus", "--trainer.devices=2"], 2),
+        (["--trainer.devices=9", "--config={trainer: {accelerator: cpu}}"], 1),
+        (["--config=none.yaml"], 1),
+    ],
+)
+def test_a_command_asks_for_the_gpus_of_its_options_and_configs(words, n_gpu):
+    require_share(words, n_gpu)
+    require_share(words, 0)
+    if n_gpu > 1:
+        with pytest.raises(ValueError, match=r"^trainer\.devices: invalid .* at most "):
+            require_share(words, n_gpu - 1)
 
 
 def test_a_trial_gets_a_gpu_that_the_fewest_others_use():

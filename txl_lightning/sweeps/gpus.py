@@ -1,13 +1,22 @@
-"""The GPUs of trials that run at once."""
+"""The GPUs of trials that run at once: which each sees, and whether they are enough."""
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import torch
+import yaml
 
+from ..errors import flatten_settings, require
+from ..files import find_config, load_yaml
+
+DEVICES = "trainer.devices"
+ACCELERATOR = "trainer.accelerator"
+GPUS = ("auto", "gpu", "cuda")  # accelerators
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # the GPUs that a process sees
 
 
@@ -52,3 +61,46 @@ def group_gpus(names: list[str], n_job: int) -> list[str]:
     n_each = max(len(names) // n_job, 1)
     n_group = min(len(names), n_job)
     return [",".join(names[n * n_each : (n + 1) * n_each]) for n in range(n_group)]
+
+
+def require_share(words: Sequence[str], n_gpu: int) -> None:
+    """Refuse a command of fit that asks for more GPUs than it sees; without GPUs it asks for
+    processes on CPUs."""
+    settings = read_settings(words)
+    n_asked = count_devices(settings.get(DEVICES))
+    is_enough = not n_gpu or settings.get(ACCELERATOR, GPUS[0]) not in GPUS or n_asked <= n_gpu
+    require(is_enough, DEVICES, settings.get(DEVICES), f"at most {n_gpu}, the GPUs of a trial")
+
+
+def count_devices(value: Any) -> int:
+    """Return the least number of devices with which a value of trainer.devices is possible: 4 for
+    4, and for the third and the fourth ("2,3"); 0 for auto."""
+    text = str(value)
+    with suppress(yaml.YAMLError, ValueError):
+        value = load_yaml(f"[{text}]" if "," in text and "[" not in text else text)
+    if isinstance(value, list):
+        return max([each + 1 for each in value if type(each) is int], default=0)
+    return value if type(value) is int else 0
+
+
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of configs among words, and the options, which come after all files."""
+    configs: dict[str, Any] = {}
+    options = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, sign, value = word.partition("=")
+        value = value if sign else following
+        if name in ("-c", "--config"):
+            configs |= read_config(value)
+        elif name.startswith("--"):
+            options[name[2:].replace("-", "_")] = value
+    return configs | options
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """Return the settings of a config by whole key; none if it cannot be read, as fit says why."""
+    path = Path(find_config(name))
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        settings = load_yaml(path.read_text(encoding="utf-8") if path.is_file() else name)
+        return flatten_settings(settings) if isinstance(settings, dict) else {}
+    return {}

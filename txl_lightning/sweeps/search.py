@@ -27,8 +27,9 @@ from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, journal
 from optuna.trial import TrialState
 
-from ..errors import flatten_settings, invalid, prefix_errors, require
+from ..errors import flatten_settings, invalid, prefix_errors, print_notice, require
 from ..files import YamlLoader
+from ..runs.folder import list_versions
 
 NAME = "sweep"  # of the study in a journal
 N_RANDOM = 5  # trials before the first one of the estimator
@@ -117,7 +118,8 @@ def refuse_invalid(key: str, value: object, expected: str) -> Iterator[None]:
 
 
 def open_study(config: Mapping[str, Any], folder: Path, seed: int) -> Study:
-    """Open or create the journal of a sweep; refuse that of a sweep with other settings."""
+    """Open or create the journal of a sweep; refuse that of a sweep with other settings, unless
+    nothing of it is of use."""
     path = folder / "journal.log"
     if path.exists():
         # Remove an incomplete line (disk full), with which the next one would merge.
@@ -133,12 +135,26 @@ def open_study(config: Mapping[str, Any], folder: Path, seed: int) -> Study:
         study = optuna.create_study(study_name=NAME, load_if_exists=True, **options)
         saved = study.user_attrs.get("search", search)
         changed = [key for key in search if saved[key] != search[key]]
+    if changed and is_useless(study, folder, changed):
+        path.unlink()
+        print_notice(f"{', '.join(changed)} changed, and no trial has a value: all begin again")
+        return open_study(config, folder, seed)
     for key in changed:
         expected = f"that with which the sweep in {folder} began, or another folder as out"
         raise invalid(key, search[key], expected)
     study.set_user_attr("search", search)
     requeue_trials(study, storage)
     return study
+
+
+def is_useless(study: Study, folder: Path, changed: list[str]) -> bool:
+    """Return True if trials have ended without values, as with a mistyped option or metric. Their
+    runs, which trials continue, are only of use with the same settings."""
+    names = [f"{trial.number:03}" for trial in study.trials]
+    ended = (TrialState.COMPLETE, TrialState.PRUNED)
+    has_values = any(each.state in ended or each.intermediate_values for each in study.trials)
+    has_runs = any(list_versions(folder / name) for name in names)
+    return not has_values and (changed == ["metric"] or not has_runs)
 
 
 def requeue_trials(study: Study, storage: BaseStorage) -> None:

@@ -25,7 +25,7 @@ from ..process import EXIT, SAVE, PendingSignals, handle_signals
 from ..runs.folder import list_versions, lock_folder
 from ..runs.metrics_table import collect_by_key, read_metrics
 from ..tables import write_table
-from .gpus import SharedGpus, group_gpus, list_gpus
+from .gpus import SharedGpus, group_gpus, list_gpus, require_share
 from .search import open_study, suggest_parameters
 
 POLL = 1.0  # seconds between reads of a trial's metrics
@@ -43,6 +43,7 @@ class Sweep:
         self.lock = lock_folder(folder)
         self.study = open_study(config, folder, seed)
         self.gpus = SharedGpus([])  # a single trial sees all of them
+        self.n_gpu = 0  # that a trial sees
         self.turn = threading.Lock()  # for what trials that run at once do one by one
         self.signals = PendingSignals()
         self.signals.kill = lambda: self.send(signal.SIGKILL)
@@ -53,7 +54,10 @@ class Sweep:
 
         `advance` is called with numbers of trials that have ended, first with the earlier ones.
         """
-        self.gpus = SharedGpus(group_gpus(list_gpus(), jobs) if jobs > 1 else [])
+        groups = group_gpus(list_gpus(), jobs)
+        self.gpus = SharedGpus(groups if jobs > 1 else [])
+        self.n_gpu = groups[0].count(",") + 1 if groups else 0
+        require_share([*map(str, self.config["command"])], self.n_gpu)
         n_ended = sum(trial.state.is_finished() for trial in self.study.trials)
         advance(n_ended)
         options = {"n_jobs": jobs, "catch": ValueError}
@@ -87,10 +91,11 @@ class Sweep:
             parameters = suggest_parameters(self.study, trial, self.config)
         trial.set_user_attr("parameters", parameters)
         settings = ", ".join(f"{key} {format_value(each)}" for key, each in parameters.items())
-        begins = "continues" if (folder / "log.txt").exists() else "starts"
+        begins = "continues" if list_versions(folder) else "starts"
         tell_user(trial, f" {begins}: {settings}")
         try:
             command = make_command(self.config["command"], parameters, folder)
+            require_share(command, self.n_gpu)
             with self.gpus.borrow() as gpu:
                 self.run_process(trial, folder, command, gpu)
             best = self.report_values(trial, folder, has_ended=True)
