@@ -185,11 +185,15 @@ def txl(monkeypatch, capsys, tmp_path, text_file):
     def run(*arguments: str):
         monkeypatch.setattr(sys, "argv", ["txl-lightning", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", "200")
+        before = signal.getsignal(signal.SIGUSR1)
         try:
             entry.main()
             code = 0
         except SystemExit as stop:
             code = stop.code
+        finally:
+            # It ignores this signal until its process ends.
+            signal.signal(signal.SIGUSR1, before)
         return code, capsys.readouterr()
 
     return run

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_signal_outside_training_exits_and_handlers_are_restored(number, code,
     assert stop.value.code == code
     assert "nothing to save yet; training saves after its first" in capfd.readouterr().err
     assert [signal.getsignal(known) for known in KNOWN] == before
+
+
+@pytest.mark.parametrize("when", ["before", "after", "at the very end of"])
+def test_a_save_request_outside_training_does_not_end_a_process(when, processes):
+    """A scheduler sends it while a run ends, or a sweep to a trial that is complete."""
+    ask = "os.kill(os.getpid(), signal.SIGUSR1)"
+    lines = ["import atexit, os, signal, sys", "from txl_lightning.__main__ import main"]
+    lines += ["sys.argv = ['txl-lightning', '--version']", "main()"]
+    others = {
+        "before": ["import txl_lightning.__main__ as entry", f"entry.run = lambda _: {ask}"],
+        "at the very end of": [f"atexit.register(lambda: {ask})"],
+    }
+    lines[2:2] = others.get(when, [])
+    lines += [ask] * (when == "after")
+    done = processes.run([sys.executable, "-c", "\n".join(lines)])
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_save_request_before_training_is_taken_once_by_training():

@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import signal
 import sys
 import textwrap
 import time
@@ -33,7 +34,7 @@ from .command_line import (
     take_option,
 )
 from .imports import allow_imports
-from .process import exit_on_signals, is_child, limit_spinning
+from .process import SAVE, exit_on_signals, is_child, limit_spinning
 from .terminal import drop_unwritten, open_output
 
 LIST_OPTIONS = ("--data.path", "--data.ids")
@@ -48,6 +49,8 @@ WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 def main() -> None:
     """Run the command; a user's mistake is one line and an exit code (TXL_DEBUG=1: a traceback)."""
     limit_spinning()
+    # A request to save may come when all is saved, until the process is gone.
+    signal.signal(SAVE, signal.SIG_IGN)
     # If a standard stream is closed (2>&-), the next file opened would get its number.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
