@@ -3,16 +3,22 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.evaluation.test_protocols import CONFIG_OF, CONFIGS
 from txl_lightning.commands.evaluate import find_corpus
 from txl_lightning.data import corpora
+from txl_lightning.data.store import EvalText
+from txl_lightning.data.tokens import TextTokens
+from txl_lightning.data.vocab.words import WordOptions, Words
 from txl_lightning.evaluation import published
-from txl_lightning.evaluation.protocols import PROTOCOLS, get_protocol
+from txl_lightning.evaluation.protocols import PROTOCOLS, ProtocolOptions, get_protocol
 from txl_lightning.evaluation.published import RESULTS, Result, compare_published
+from txl_lightning.evaluation.scoring import evaluate
 from txl_lightning.model.adaptation import Adaptation
 
 REPOSITORY = Path(__file__).parents[2]
@@ -85,6 +91,41 @@ def test_bits_of_a_text_that_is_unknown_in_part_are_not_compared():
     record = make_record("paper-enwik8-base", bits_per_byte=0.5, unknown_share=0.1)
     result = compare_published(record, get_protocol("paper-enwik8"))
     assert (result["reached"], result["reason"]) == (None, "it has no unknown text")
+
+
+DOUBLE = {"line_end": "double_eos"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "n_document", "changed"),
+    [
+        ("paper-wt103", {}, 1, []),
+        ("nvidia-wt103", DOUBLE, 1, ["words.line_end"]),
+        ("paper-ptb", {}, 1, ["words.lower_case"]),
+        ("paper-ptb", {"lower_case": True}, 1, []),
+        ("fairseq-wt103", {}, 3, ["document_unit"]),
+        ("paper-lm1b-large", DOUBLE, 3, []),
+        # The end of each line would be followed by the same symbol once more.
+        ("paper-lm1b-large", DOUBLE, 1, ["document_unit"]),
+        ("paper-lm1b-large", {}, 1, ["words.line_end", "document_unit"]),
+    ],
+)
+def test_a_corpus_in_other_tokens_than_the_published_ones_is_not_compared(
+    make_net, protocol, options, n_document, changed
+):
+    protocol = replace(get_protocol(protocol), batch_size=2, mem_len=8, clamp_len=None)
+    vocab = Words.from_list("abcdefghi", WordOptions(**options))
+    tokens = TextTokens(np.arange(30) % 9, np.arange(n_document) * 10)
+    text = EvalText("a", "test", "f", tokens, vocab, 1.0, corpus=RESULTS[protocol.name].corpus)
+    record = evaluate(make_net(n_token=vocab.n_token), text, protocol)
+    assert [name for name in record["changed"] if name not in ProtocolOptions.__annotations__] == (
+        changed
+    )
+    reason = compare_published(record, protocol)["reason"]
+    assert all(name in reason for name in changed)
+    other = replace(text, corpus=None)
+    assert published.list_changed_reading(other, protocol) == []
+    assert published.list_changed_reading(text, get_protocol("segments")) == []
 
 
 @pytest.mark.parametrize("protocol", ["segments", "paper-text8", "paper-enwik8"])

@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..data.corpora import CORPORA
+from ..data.store import EvalText
+from ..data.tokens import TextTokens
+from ..data.vocab.words import Words
 from .protocols import Protocol
 
 METRICS = {"bits": "bits_per_byte", "perplexity": "perplexity"}
 WORDS = "bits_per_word"  # in the record of a vocabulary of words alone
+COUNTED = ("line_end", "lower_case")  # options of words that decide which tokens are counted
 
 
 class Result(NamedTuple):
@@ -36,6 +41,24 @@ RESULTS = {
     "fairseq-wt103": Result("wikitext103", "23.70", "fairseq's README", WT103),
 }
 """By protocol. None is published for text8's base; lm1b's base in the paper is another network."""
+
+
+def list_changed_reading(text: EvalText, protocol: Protocol) -> list[str]:
+    """Return the settings by which the tokens of a corpus are others than those of the protocol's
+    published result, and may be easier to predict: two line ends where one is counted."""
+    result = RESULTS.get(protocol.name)
+    if result is None or text.corpus != result.corpus:
+        return []
+    corpus = CORPORA[result.corpus]
+    changed = []
+    if result.vocab_tokens is not None and text.vocab.unit == Words.unit:
+        standard = corpus.words.fill()
+        own = text.vocab.options if isinstance(text.vocab, Words) else None
+        names = [name for name in COUNTED if getattr(own, name, None) != getattr(standard, name)]
+        changed = [f"words.{name}" for name in names]
+    # The files of a corpus that is one text are not documents.
+    has_lines = isinstance(text.tokens, TextTokens) and len(text.tokens.starts) > 1
+    return changed + ["document_unit"] * (has_lines != (corpus.document_unit == "lines"))
 
 
 def compare_published(record: Mapping[str, Any], protocol: Protocol) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from ..model import EvalSameLength, Network, eval_mode, find_device, find_networ
 from ..model.adaptation import Adaptation
 from ..model.reading import Reader, read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
+from .published import list_changed_reading
 
 FETCHED = 16  # segments whose nats are fetched from a GPU together
 BLOCKS = 1000  # maximum number of blocks
@@ -244,6 +245,7 @@ def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict
     lengths = {field.name: getattr(protocol, field.name) for field in fields(ProtocolOptions)}
     standard = PROTOCOLS[protocol.name]
     changed = [name for name in lengths if lengths[name] != getattr(standard, name)]
+    changed += list_changed_reading(text, protocol)
     lengths |= protocol.lengths.resolve(model.config)._asdict()
     lengths["tgt_len"] = protocol.tgt_len or protocol.stream(text.tokens).end
     record = {"protocol": protocol.full_name}
