@@ -46,33 +46,28 @@ def prepare_command(
     require_positive(workers=workers)
     if out is not None:
         check_folder_writable("out", Path(out).parent)
-    if name == "-":
-        # Refuses settings before the standard input is read.
-        DataConfig(path=STDIN, **text)
+    kind = "path" if name == "-" else find_kind(Path(name))
+    kind = "corpus" if name in CORPORA else kind
+    place = STDIN if name == "-" else name
+    named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: place}
+    corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
+    # By name: the options of the command are all other settings. They are checked before the
+    # standard input is read.
+    config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
+    require(out is None or kind != "store", "out", out, "null with a store; copy its folder")
     with open_given("name", name) as given:
-        config = choose_settings(name, given, text)
+        if given != name:
+            config = replace(config, path=given)
+            # What is unpacked of the copy goes with it.
+            config = replace(config, data_dir=str(Path(given).parent))
+        has_default = kind == "path" and config.vocab is None
+        # A shorter text has bytes, too, but files that are no text only with that option.
+        if has_default and config.source.measure_own().n_byte >= SMALLEST:
+            config = replace(config, vocab=SUBWORDS[0])
         if out is None:
             print_store(name, config.open_text(check, workers))
-            return
-        require(config.store is None, "out", out, "null with a store; copy its folder")
-        print_store(name, config.source.write_store(Path(out), check, workers))
-
-
-def choose_settings(name: str, given: str, text: dict[str, Any]) -> DataConfig:
-    """Return the settings of a text; `given` is the path of a corpus, or of what has this name."""
-    kind = "corpus" if name in CORPORA else find_kind(Path(given))
-    named = dict.fromkeys(("path", "ids", "store")) | {"corpus": DataConfig.corpus, kind: given}
-    corpus, path, ids, store = (named[key] for key in ("corpus", "path", "ids", "store"))
-    # By name: the options of the command are all other settings.
-    config = DataConfig(corpus=corpus, path=path, ids=ids, store=store, **text)
-    if given != name:
-        # What is unpacked of the copy goes with it.
-        config = replace(config, data_dir=str(Path(given).parent))
-    has_default = kind == "path" and config.vocab is None
-    # A shorter text has bytes, too, but files that are no text only with that option.
-    if has_default and config.source.measure_own().n_byte >= SMALLEST:
-        config = replace(config, vocab=SUBWORDS[0])
-    return config
+        else:
+            print_store(name, config.source.write_store(Path(out), check, workers))
 
 
 def print_store(name: str, store: Store) -> None:
