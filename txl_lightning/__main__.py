@@ -58,6 +58,7 @@ def main() -> None:
     for name, label in {"stdout": "standard output", "stderr": "standard error"}.items():
         stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115
         setattr(sys, name, open_output(stream, label))
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.BytesIO())
     try:
         with exit_on_signals():
             run_to_end(sys.argv[1:])

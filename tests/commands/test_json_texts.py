@@ -133,6 +133,21 @@ def test_a_notice_about_the_standard_input_names_it(accepted, give, content, opt
     assert "txl-" not in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [(["prepare", "-", "--out=store"], "name"), (["evaluate", "RUN", "--path=-"], "path")],
+)
+def test_a_closed_standard_input_is_an_empty_one(
+    refused, accepted, run_folder, monkeypatch, words, key
+):
+    monkeypatch.setattr(sys, "stdin", None)
+    words = [str(run_folder) if word == "RUN" else word for word in words]
+    message = f"{key}: invalid -; expected a text on the standard input; it is empty"
+    assert refused(*words) == (3, message)
+    monkeypatch.setattr(sys, "stdin", None)
+    assert accepted("score", run_folder, "--lines=-").out == ""
+
+
 def test_packed_text_on_the_standard_input_is_refused_with_what_unpacks_it(refused, give):
     give(gzip.compress(b"to be or not"))
     code, line = refused("prepare", "-", "--out=store")

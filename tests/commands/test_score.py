@@ -99,6 +99,7 @@ def test_a_byte_order_mark_is_no_part_of_the_lists(accepted, run_folder, tmp_pat
         (b"[" * 99999, "a.jsonl, line 1: not JSON"),
         (b"\xff", "a.jsonl, line 1: byte 0 is not UTF-8 text; if it is Latin-1: iconv -f"),
         (b"\xff\xfe", "a.jsonl: UTF-16 (iconv -f UTF-16 -t UTF-8); expected text in UTF-8"),
+        (b"PK\3\4abc", "a.jsonl: a zip; expected text in UTF-8"),
         (gzip.compress(b"{}"), "a.jsonl: compressed by gzip (gzip -dc); expected text in UTF-8"),
         (b"[1]", "a.jsonl, line 1: list: invalid [1]; expected settings by name"),
         (b"{}", "a.jsonl, line 1: candidates: missing; expected a key candidates"),

@@ -121,6 +121,7 @@ def test_json_without_a_text_is_refused_but_for_bytes_and_in_a_folder(write_file
     [
         ("a", b' [\n {"text": "a"}]'),
         ("a", b'{\n"text": "a"}'),
+        ("a.log", b'{\n"text": "a"}'),
         ("a.json", b'["a"]'),
         ("a.csv", b"id,text\n1,a"),
         ("A.TSV", b"id\ttext"),

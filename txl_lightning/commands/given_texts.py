@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..data.archives import COMPRESSED, TARS, read_compressed_lines
-from ..data.text_files import CONVERTERS, NOT_UTF8, NUL_WITHIN, SUFFIXES, find_kind_of_bytes
+from ..data.text_files import BINARY, CONVERTERS, NOT_UTF8, NUL_WITHIN, SUFFIXES, find_kind_of_bytes
 from ..errors import DataError, name_copy
 from ..files import STORE_FILE, explain_write_errors, has_ending, has_mark
 
@@ -47,8 +47,10 @@ def read_raw_lines(path: str) -> Iterator[bytes]:
         lines = read_plain_lines(file)
     for number, line in enumerate(lines):
         kind = None if number else find_kind_of_bytes(line[:NUL_WITHIN])
-        if kind in CONVERTERS and kind != NOT_UTF8:
-            raise DataError(f"{name_given(path)}: {kind}{CONVERTERS[kind]}; expected text in UTF-8")
+        # A line may have a NUL, and where it is not UTF-8 is said later.
+        if kind not in (None, NOT_UTF8, BINARY):
+            converter = CONVERTERS.get(kind, "")
+            raise DataError(f"{name_given(path)}: {kind}{converter}; expected text in UTF-8")
         yield line
 
 

@@ -22,7 +22,7 @@ from .store import EvalText, Store, open_store
 from .tasks import TASKS, TaskConfig, TaskStore
 from .text_files import FRACTIONS, SPLITS, DocumentUnit
 from .vocab.base import Bytes, Vocabulary
-from .vocab.kinds import BUILT_IN
+from .vocab.kinds import BUILT_IN, require_vocabulary
 from .vocab.subwords import SubwordOptions
 from .vocab.words import WordOptions
 
@@ -144,14 +144,15 @@ class FileSource(TextSource, LineFormat):
         require(is_used, "id_key", self.id_key, f"null with document_unit {self.document_unit}")
 
     def measure_own(self) -> OwnLength:
+        require_vocabulary(self.vocab_name)
         how = self.data_folder, self.vocab == "bytes", self
         return OwnLength(sum(text_files.count_bytes(path, *how) for path in self.paths))
 
     def find_encoding(self, any_bytes: bool = False) -> Encoding:
-        any_bytes |= self.vocab == "bytes"
-        data_dir = self.data_folder
-        splits = text_files.split_user_files(self.paths, self.split, data_dir, any_bytes, self)
-        has_units = any(text_files.has_documents(path, data_dir, self) for path in self.paths)
+        require_vocabulary(self.vocab_name)
+        how = self.data_folder, any_bytes or self.vocab == "bytes", self
+        splits = text_files.split_user_files(self.paths, self.split, *how)
+        has_units = any(text_files.has_documents(path, how[0], self) for path in self.paths)
         unit = self.choose_unit("files" if has_units or self.text_key or self.id_key else None)
         return Encoding(splits, self.vocab_name, unit, self.words, self.subwords, self)
 
@@ -179,6 +180,7 @@ class CorpusSource(TextSource):
         return CORPORA[self.corpus]
 
     def find_encoding(self, any_bytes: bool = False) -> Encoding:
+        require_vocabulary(self.vocab_name)
         splits = self.entry.find_splits(self.data_folder, self.split)
         unit = self.choose_unit(self.entry.document_unit)
         words = self.words.fill(self.entry.words)

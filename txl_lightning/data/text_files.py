@@ -32,6 +32,7 @@ CHUNK = 1 << 20
 FRACTIONS = (0.9, 0.05, 0.05)  # of train, val and test, unless others are given
 DocumentUnit = Literal["files", "lines"]  # one document of a text: each file, or each line
 SUFFIXES = (".npy", ".bin", ".ds")  # endings of files of ids
+PLAIN = ("", ".log", ".txt")  # endings of files that may have any text
 TABLES = (".json", ".csv", ".tsv")  # endings of texts that are not read as their author may think
 JSON = re.compile(rb'\s*(\[\s*)?\{\s*"')  # the beginning of an object, or of an array of objects
 BEGINNINGS = {
@@ -42,6 +43,7 @@ BEGINNINGS = {
 } | {b"BZh%d1AY&SY" % level: "compressed by bzip2" for level in range(1, 10)}  # fmt: skip
 """What a file is by its first bytes; UTF-32 comes first, as its mark begins like UTF-16's."""
 NOT_UTF8 = "not in UTF-8"
+BINARY = "a binary file"
 LFS = "a Git LFS pointer"  # which stands for a file that is not there
 PACKERS = ("gzip", "bzip2", "xz", "zstd")
 CONVERTERS = {name: f" (iconv -f {name} -t UTF-8)" for name in ("UTF-32", "UTF-16")}
@@ -256,9 +258,9 @@ def select_texts(
 
 def is_table(part: FileSlice) -> bool:
     """Return True for a text that may be meant as a table of texts, but is read as plain text."""
-    if part.path.suffix or part.path.name == TEXT:
+    if part.path.suffix not in PLAIN or part.path.name == TEXT:
         return has_ending(part.path, TABLES)
-    # Such as the standard input, which has no ending.
+    # Such as the standard input, which has no ending, and a log with its text under another key.
     start = next(replace(part, stop=min(part.start + 100, part.stop)).chunks(), b"")
     return JSON.match(start) is not None
 
@@ -321,7 +323,7 @@ def find_kind_of_bytes(start: bytes) -> str | None:
     if start.startswith(LFS_POINTER):
         return LFS
     if b"\0" in start:
-        return "a binary file"
+        return BINARY
     try:
         # In a longer file, the last character may be cut.
         is_whole = len(start) < NUL_WITHIN

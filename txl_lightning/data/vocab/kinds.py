@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +71,19 @@ def load_vocabulary(text: str) -> Vocabulary:
     raise DataError(f"vocabulary: {text[:40]!r} is not one saved by this package")
 
 
+def require_vocabulary(name: str) -> None:
+    """Refuse a name of no kind, class or file, before a text is read for it."""
+    if name not in BUILT_IN and not names_class(name) and not Path(name).is_file():
+        raise refuse_vocabulary(name, os.strerror(errno.ENOENT))
+
+
+def refuse_vocabulary(name: str, reason: object) -> DataError:
+    return DataError(
+        f"data.vocab: invalid {name} ({reason}); expected {', '.join(BUILT_IN)}, or a file: "
+        "a saved vocab.json, a Hugging Face tokenizer.json, or words, one a line; or your class"
+    )
+
+
 def build_vocabulary(
     name: str, documents: Sequence[FileSlice], words: WordOptions, subwords: SubwordOptions
 ) -> Vocabulary:
@@ -88,10 +103,7 @@ def build_vocabulary(
         return read_vocabulary_file(Path(name), lambda listed: Words.from_list(listed, words))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(
-            f"data.vocab: invalid {name} ({reason}); expected {', '.join(BUILT_IN)}, or a file: "
-            "a saved vocab.json, a Hugging Face tokenizer.json, or words, one a line; or your class"
-        ) from error
+        raise refuse_vocabulary(name, reason) from error
 
 
 def read_vocabulary_file(path: Path, from_words: Callable[[list[Any]], Vocabulary]) -> Vocabulary:
