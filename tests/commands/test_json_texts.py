@@ -73,6 +73,16 @@ def test_a_run_reads_its_texts_and_others_under_the_key_of_training(
     assert bytes(ids).decode() == "".join(WORDS)
     give(path.read_text())
     assert documents(run, "--path=-", "--id_key=id")[1] == named
+    # Its key is said to have no effect only where it is given.
+    for name, options, n_notice in (("plain", (), 0), ("plain", ("--text_key=a",), 1)):
+        Path(name).mkdir(exist_ok=True)
+        Path(name, "a.txt").write_text("to be or not\n" * 9)
+        shown = accepted("evaluate", run, f"--path={name}", *options).err
+        assert shown.count("text_key: no effect, as no file is JSON lines") == n_notice
+    Path("mixed").mkdir()
+    write_records(Path("mixed/a.jsonl"))
+    Path("mixed/b.jsonl").write_text("bad\n")
+    assert documents(run, "--path=mixed", "--skip_bad_lines=true")[0]["tokens"] == record["tokens"]
     # A plain text is one, whatever the texts of training were.
     Path("plain.txt").write_text("to be or not\n" * 99)
     assert json.loads(accepted("evaluate", run, "--path=plain.txt").out)["tokens"] == 1287

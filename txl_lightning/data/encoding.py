@@ -84,8 +84,9 @@ class Encoding:
             # A line or a document also ends with its file.
             "cuts": files.hash_values(sizes),
         }
-        if self.lines.is_given:
-            description |= describe_records(self.slices, self.lines)
+        lines = self.lines
+        if lines.text_key is not None or lines.id_key is not None or lines.skip_bad_lines:
+            description |= describe_records(self.slices, lines)
         # As a manifest has it: tuples become lists.
         return json.loads(json.dumps(description | self.describe_vocabulary()))
 

@@ -59,10 +59,6 @@ class LineFormat:
     skip_bad_lines: bool = False
 
     @property
-    def is_given(self) -> bool:
-        return bool(self.text_key or self.id_key or self.skip_bad_lines)
-
-    @property
     def example(self) -> str:
         """Return a line that has what these settings ask for."""
         record: dict[str, Any] = {}

@@ -22,7 +22,6 @@ from .json_lines import (
     Identifier,
     LineFormat,
     has_objects,
-    is_unpacked,
     read_lines,
     unpack_lines,
 )
@@ -200,12 +199,16 @@ def find_slices(path: Path, data_dir: Path, any_bytes: bool, how: LineFormat) ->
 
 
 def has_records(path: Path, data_dir: Path, how: LineFormat) -> bool:
-    """Return True if a file is JSON lines by its name or its content, whatever keys are given, or
-    if one in a folder or an archive is."""
+    """Return True if a file is JSON lines by its name or its content, whatever keys are given; for
+    a folder or an archive, if one in it is, or is packed."""
     if not path.is_dir() and not has_ending(path, ARCHIVES):
         return has_documents(path, data_dir, how)
-    texts = read_texts(path, data_dir, True, how, are_joined=True).values()
-    return any(is_unpacked(each[0].path) for each in texts if each and isinstance(each, list))
+    files = list_files(path if path.is_dir() else unpack(path, data_dir), data_dir).values()
+    endings = (*LINES, *UNPACKED)
+    return any(
+        each.is_file() and (has_ending(each, endings) or is_lines(each, how, False, True))
+        for each in files
+    )
 
 
 def has_documents(path: Path, data_dir: Path, how: LineFormat = DEFAULT_FORMAT) -> bool:
