@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from itertools import chain
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txl_lightning import CorpusDataModule
@@ -139,9 +139,9 @@ def test_a_line_without_a_text_or_identifier_is_refused(
         read(path, tmp_path / "data", **settings)
 
 
-@given(
-    keys=st.lists(st.text("ab.", min_size=1, max_size=5), min_size=1, max_size=2),
-)
+@given(keys=st.lists(st.text("ab.", min_size=1, max_size=5), min_size=1, max_size=2))
+@example(keys=["a", "a.b"])
+@example(keys=["a.b", "a"])
 def test_a_line_that_is_expected_has_a_text_and_an_identifier_under_their_keys(keys):
     how = LineFormat(text_key=keys[0], id_key=keys[1] if keys[1:] else None)
     text, identifier = json_lines.parse_line("line 1", how.example.encode(), how)
