@@ -4,7 +4,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 if os.name == "nt":
     raise ImportError(
