@@ -28,7 +28,6 @@ from experiments.how_far_back import run as how_far_back
 from experiments.how_far_back.passages import score_copies
 from experiments.novels import run as novels
 from experiments.original import run as original
-from experiments.quickstart import run as quickstart
 from experiments.speed.cases import Case
 from experiments.stop_gradient import run as stop_gradient
 from experiments.stop_gradient.arms import ARMS, SPAN, TOKENS, Arm
@@ -116,7 +115,6 @@ def args(monkeypatch, finished, tmp_path):
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
         (how_far_back.measure, lambda seed: ("values 32", seed), True),
         (how_far_back.measure, lambda seed: ("passages memory", seed), False),
-        (quickstart.measure, lambda seed: ("memory", seed), False),
         (adaptation.measure, lambda seed: ("novel", seed), False),
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (depth.measure, lambda seed: ("8", seed), False),
@@ -147,21 +145,18 @@ def test_a_seed_reaches_the_weights_and_where_it_should_the_data(
 
 NATS = {
     words: lambda found: {"as trained": found["nats"]},
-    quickstart: lambda found: {n: b * math.log(2) for n, b in found["bits_per_byte"].items()},
+    depth: lambda found: {n: b * math.log(2) for n, b in found["bits_per_byte"].items()},
 }
-NATS[depth] = NATS[adaptation] = NATS[quickstart]
-WITH_MEMORY = {f"mem_len {n}": (64, n) for n in (0, 128, 256)}
+NATS[adaptation] = NATS[depth]
 
 
 @pytest.mark.parametrize(
     ("experiment", "kind", "split", "rows", "ways"),
     [
         (depth, "4, memory", "test", 16, {"memory": (64, 128)}),
-        (depth, "12", "test", 16, {"segments": (64, 0), "window": (8, 56)}),
-        (quickstart, "memory", "test", 16, WITH_MEMORY),
-        (adaptation, "novel", "test", 1, {"static": (64, 8)}),
         # A window rereads 56 bytes for each 8, and sees as many as with a memory of 56.
-        (quickstart, "alone", "test", 16, {"mem_len 0": (64, 0), "window": (8, 56)}),
+        (depth, "12", "test", 16, {"segments": (64, 0), "window": (8, 56)}),
+        (adaptation, "novel", "test", 1, {"static": (64, 8)}),
     ],
 )
 def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
@@ -203,7 +198,6 @@ def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatc
 @pytest.mark.parametrize(
     ("experiment", "memory", "plain"),
     [
-        (quickstart, "memory", "alone"),
         (depth, "4, memory", "4"),
         (how_far_back, "passages memory", "passages alone"),
     ],

@@ -47,7 +47,7 @@ def check_records(name, results):
 
 
 # A text that is prepared, with contrasts; rates that are searched; another way to train.
-RESUMED = ("quickstart", "words", "original")
+RESUMED = ("depth", "words", "original")
 
 
 @pytest.mark.slow
