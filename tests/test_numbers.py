@@ -18,6 +18,7 @@ from experiments.gpu import operations
 from experiments.gpu.speed import load_published
 from experiments.original import figures as original
 from experiments.speed import table_9
+from experiments.stop_gradient import figures as stop_gradient
 from txl_lightning.analysis.contrasts import judge
 from txl_lightning.data.json_lines import LONGEST_LINE
 from txl_lightning.data.vocab.spans import LONGEST_WAIT
@@ -154,18 +155,10 @@ def slower(way: str) -> str:
     )
 
 
-def quickstart_mean(kind: str, way: str) -> float:
-    """Return the mean bits per byte of the quick start's networks of a kind, read in a way."""
-    found = [each for each in records("quickstart").values() if each["kind"] == kind]
-    return fmean(each["bits_per_byte"][way] for each in found)
-
-
-def memory_gains() -> tuple[float, float, float]:
-    """Return what twice the memory gains, and memory over training and reading without it."""
-    trained = quickstart_mean("memory", "mem_len 128")
-    twice = trained - quickstart_mean("memory", "mem_len 256")
-    removed = quickstart_mean("memory", "mem_len 0") - trained
-    return twice, quickstart_mean("alone", "mem_len 0") - trained, removed
+def front_effect(name: str, phrase: str) -> str:
+    """Return a phrase with the size of an effect on Python source."""
+    found = {each.name: each for each in stop_gradient.list_contrasts(records("stop_gradient"))}
+    return phrase.format(f"{abs(found[f'Python source: {name}'].mean):.3f}")
 
 
 # Rows of questions.md, with the row of the logbook from which they are.
@@ -211,7 +204,7 @@ def rounded_angles() -> str:
 
 def list_bound_phrases() -> dict[str, list[str]]:
     """Return sentences of pages as they follow from the results."""
-    ppmd = records("quickstart")["ppmd"]["after"]
+    ppmd = records("adaptation")["ppmd python source"]["after"]
     idle = "| 3,504 steps, five minutes of two idle cores | one | 1.373 |"
     busy = "| 1,056 steps, five minutes of two busy cores | one | 1.822 |"
     return {
@@ -228,7 +221,12 @@ def list_bound_phrases() -> dict[str, list[str]]:
             "The hypothesis for 1.041 was 1.08 at most. The registered way gave 1.135",
             f"before, needs {records('adaptation')['zpaq python source']['after']:.3f}.",
             f"a correction for all {len(pages.list_words(pages.load_results()))} would",
-            "191 tokens beside 63",
+            front_effect("the window against Transformer-XL, 2 rows", "differ by {}"),
+            front_effect(
+                "Transformer-XL of 16 rows against the window of 2",
+                "16 rows need {} less than a window of 2",
+            ),
+            front_effect("memory against segments of 128 read by a window", "keys, {} more"),
             log("max_steps 2549", f"| 2,549 steps | three | {adapted('static')} |"),
             f"to the text they read | the same | three | {adapted('both')} |",
             log("`test`: 2.287 bits per byte", "needs 2.287 bits per byte"),
@@ -243,9 +241,6 @@ def list_bound_phrases() -> dict[str, list[str]]:
         ],
         "docs/questions.md": [
             *(logbook(text, phrase) for phrase, text in ROWS.items()),
-            f"network gained {memory_gains()[0]:.3f} bits per byte",
-            f"the difference is {memory_gains()[1]:.3f} bits per byte",
-            f"both, and {memory_gains()[2]:.3f} by removing memory",
         ],
         "docs/serve.md": [
             f"After {LONGEST_WAIT:,} characters",
@@ -293,7 +288,7 @@ DEFINED = [
     r"b?float\d\d|sha256|u?int\d\d|\bS3\b|SIGUSR1|FSDP2|sm_80|sm_90",
     # Counts of what is there, and limits in the code.
     r"0\.1 to 7 million parameters", r"above 0 favour", r"side of 0",
-    r"With 1\.4 times the updates",
+    r"with 1\.4 times the updates",
     r"of 22 rows on four devices, two have 6 and two have 5", r"on 1, 2, 4, 8 and 16 devices",
     r"but on 8 at most, and on 2", r"120 seconds before the time limit", r"SLURM \d+\.\d+\.\d",
     r"\(?exit( code)? \d\)?", r"\| \d{1,3} (?=\|)", r"(within|to) 1e-5", r"a 95 % interval",

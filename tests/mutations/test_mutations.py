@@ -19,7 +19,8 @@ MUTATIONS = json.loads(LISTED.read_text())["entries"]
 def test_a_mutations_text_occurs_once_and_its_replacement_compiles(mutation):
     source = (REPOSITORY / mutation["file"]).read_text()
     assert source.count(mutation["find"]) == 1
-    parse = ast.parse if mutation["file"].endswith(".py") else yaml.safe_load
+    parsers = {".py": ast.parse, ".yaml": yaml.safe_load}
+    parse = parsers.get(Path(mutation["file"]).suffix, str)
     assert parse(source.replace(mutation["find"], mutation["replace"]))
 
 
