@@ -31,7 +31,7 @@ GROUPS = {
         "score_candidates",
         "DecodingState",
     ),
-    "Texts that come in parts": ("Sessions",),
+    "Texts that come in parts": ("Sessions", "Session", "ScoredToken", "join_words"),
 }
 HEAD = """# Public names
 

@@ -48,6 +48,11 @@ def test_a_run_of_a_release_resumes_and_gives_the_losses_that_it_gave(golden, ca
         assert now == pytest.approx(then, abs=1e-4)
 
 
+def test_a_session_of_a_release_continues_with_the_nats_that_it_had(golden):
+    found = make.continue_session(golden / "run", golden / "session.safetensors")
+    assert found == pytest.approx(read_numbers(golden)["session"], abs=1e-5)
+
+
 def test_the_newest_release_has_the_format_that_is_written_now():
     # Otherwise a released version would have a format that no golden checkpoint has.
     saved = [

@@ -2,8 +2,9 @@
 
 from .candidates import score, score_candidates, start_scoring
 from .decoding import Sampling, decode_steps, generate
+from .incoming import ScoredToken, join_words
 from .prompts import Prompt, StreamingDetokenizer, encode_prompt
-from .sessions import ScoredToken, Session, Sessions, join_words
+from .sessions import Session, Sessions
 from .state import DecodingState, start_decoding
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""A text that comes in parts: which of its tokens are final, and which part of it waits."""
+"""A text that comes in parts: its tokens, which of them are final, and which part of it waits.
+
+K tokens that are scored
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from torch import Tensor
 
 from ..data.vocab import Vocabulary
 from ..errors import invalid_text, require
@@ -16,6 +21,28 @@ class TextToken(NamedTuple):
 
     id: int
     text: str
+    start: int
+    stop: int
+
+
+class ScoredToken(NamedTuple):
+    """A token of a `Session`, with its nats, and the characters that it stands for.
+
+    `nats` is the negative natural logarithm of its probability, after all text before it; None of
+    the first token of a session, which nothing predicts. `start` and `stop` count characters of
+    all that was fed.
+
+    >>> model, vocab = load("version_0")
+    >>> first, second = Sessions(model, vocab).open().feed("to")
+    >>> first
+    ScoredToken(id=116, text='t', nats=None, start=0, stop=1)
+    >>> 2 < second.nats < 9
+    True
+    """
+
+    id: int
+    text: str
+    nats: float | None
     start: int
     stop: int
 
@@ -73,3 +100,36 @@ def decode_part(undecoded: bytes, part: str | bytes) -> tuple[str, bytes]:
     except UnicodeDecodeError as error:
         raise invalid_text("text", error) from error
     return text, decoder.getstate()[0]
+
+
+def join_nats(tokens: Sequence[TextToken], nats_K: Tensor) -> list[ScoredToken]:
+    """Return tokens with their nats, of which the first token of a text has none."""
+    nats = nats_K[-len(tokens) :].tolist()
+    nats = [None] * (len(tokens) - len(nats)) + nats
+    return [
+        ScoredToken(index, text, value, start, stop)
+        for (index, text, start, stop), value in zip(tokens, nats, strict=True)
+    ]
+
+
+def join_words(tokens: Sequence[ScoredToken]) -> list[ScoredToken]:
+    """Return words, each with the white space before it, with the sum of the nats of its tokens.
+
+    The id of a word is that of its last token. The tokens must have the white space between words
+    in their texts, as bytes, characters and subwords have it.
+
+    >>> model, vocab = load("version_0")
+    >>> tokens = Sessions(model, vocab).open().feed("to be  or")
+    >>> [(word.text, word.start, word.stop) for word in join_words(tokens)]
+    [('to', 0, 2), (' be', 2, 5), ('  or', 5, 9)]
+    """
+    words: list[ScoredToken] = []
+    for token in tokens:
+        is_new = not words or (token.text[:1].isspace() and words[-1].text.strip() != "")
+        if is_new:
+            words.append(token)
+            continue
+        last = words.pop()
+        nats = (last.nats or 0.0) + (token.nats or 0.0)
+        words.append(token._replace(text=last.text + token.text, nats=nats, start=last.start))
+    return words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,16 @@ class SavedSession:
 
 
 def hash_network(net: nn.Module) -> str:
-    """Return the sha256 of a network's settings and weights, by their bits."""
-    digest = hashlib.sha256(repr(net.config).encode())
+    """Return the sha256 of a network's settings and weights, by their bits.
+
+    Settings with their default do not count: a later version may have more of them.
+    """
+    given = {
+        field.name: getattr(net.config, field.name)
+        for field in fields(net.config)
+        if getattr(net.config, field.name) != field.default
+    }
+    digest = hashlib.sha256(f"{type(net.config).__name__} {given}".encode())
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {[*tensor.shape]}".encode())
         bits = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,24 +23,13 @@ from ..model import EvalLengths, Network, eval_mode, find_device, find_network
 from ..model.adaptation import Adaptation
 from ..model.reading import Reader
 from .decoding import Sampling, decode_steps, refuse_unknown_names
-from .incoming import IncomingText, TextToken
+from .incoming import IncomingText, ScoredToken, TextToken, join_nats
 from .prompts import StreamingDetokenizer
 from .reading_on import read_and_learn, read_together
 from .session_file import SavedSession, hash_network, load_session, save_session
 from .state import DecodingState, find_missing_memory, start_decoding
 
 STEP_LEN = 64  # tokens after which the weights of a session with a rate take a step
-
-
-class ScoredToken(NamedTuple):
-    """A token, its nats, and the characters of all that was fed that it stands for."""
-
-    id: int
-    text: str
-    nats: float | None
-    """None of the first token of a session, which nothing predicts."""
-    start: int
-    stop: int
 
 
 class Sessions:
@@ -199,7 +188,29 @@ class Sessions:
 
 
 class Session:
-    """A text that comes in parts, of `Sessions`; threads may share it, and are served in turn."""
+    """A text that comes in parts, which `open` or `restore` of `Sessions` has returned.
+
+    `feed(part)` and `flush()` return tokens, `generate(max_new_tokens)` a continuation, and
+    `save(path)` writes the state. `waiting` is text whose tokens later text may change, and
+    `n_character` the number of characters that were fed. Threads may share a session, and are
+    served in turn. All else of it is private.
+
+    >>> model, vocab = load("version_0")
+    >>> session = Sessions(model, vocab).open(Adaptation(cache_len=99))
+    >>> [(token.text, token.stop) for token in session.feed("to be")]
+    [('t', 1), ('o', 2), (' ', 3), ('b', 4), ('e', 5)]
+    >>> session.n_character, session.waiting, session.flush()
+    (5, '', [])
+    >>> len(session.generate(9, top_p=0.9, seed=1).encode()) >= 9
+    True
+
+    Raises:
+        DataError: text that the vocabulary does not know, or bytes that are not UTF-8.
+        ValueError: an invalid setting of sampling, nothing to continue, or a character that is not
+            complete.
+        NonFiniteError: nats or logits that are not finite.
+        StorageError: a file that cannot be written.
+    """
 
     def __init__(self, sessions: Sessions, reader: Reader) -> None:
         self.sessions = sessions
@@ -303,30 +314,3 @@ def copy_to(net: nn.Module, device: str | torch.device) -> nn.Module:
     """Return a network on a device: itself if it is there."""
     is_there = find_device(net) == torch.empty(0, device=device).device
     return net if is_there else copy.deepcopy(net).to(device)
-
-
-def join_nats(tokens: Sequence[TextToken], nats_K: Tensor) -> list[ScoredToken]:
-    """Return tokens with their nats, of which the first token of a text has none."""
-    nats = nats_K[-len(tokens) :].tolist()
-    nats = [None] * (len(tokens) - len(nats)) + nats
-    return [
-        ScoredToken(index, text, value, start, stop)
-        for (index, text, start, stop), value in zip(tokens, nats, strict=True)
-    ]
-
-
-def join_words(tokens: Sequence[ScoredToken]) -> list[ScoredToken]:
-    """Return words, each with the white space before it, with the sum of the nats of its tokens.
-
-    The id of a word is that of its last token.
-    """
-    words: list[ScoredToken] = []
-    for token in tokens:
-        is_new = not words or (token.text[:1].isspace() and words[-1].text.strip() != "")
-        if is_new:
-            words.append(token)
-            continue
-        last = words.pop()
-        nats = (last.nats or 0.0) + (token.nats or 0.0)
-        words.append(token._replace(text=last.text + token.text, nats=nats, start=last.start))
-    return words

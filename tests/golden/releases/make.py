@@ -4,7 +4,8 @@
 
 The folder beside this file that is named by the version has, for each network of NETWORKS:
 `run`, the folder of a run that was stopped after 4 of 8 steps; `export`, its weights as
-`save_folder` writes them; and `numbers.json`, what `measure` and `resume` returned.
+`save_folder` writes them; `session.safetensors`, a session that has read a part of the text; and
+`numbers.json`, what `measure`, `resume` and `continue_session` returned.
 tests/checkpoints/test_releases.py reads all versions. After the release of a version its folder is
 never written again.
 """
@@ -19,8 +20,8 @@ from typing import Any
 import torch
 
 import txl_lightning
+from txl_lightning import Adaptation, Sessions, load, stream_nats
 from txl_lightning import __main__ as entry
-from txl_lightning import load, stream_nats
 from txl_lightning.checkpoints import save_folder
 from txl_lightning.runs.metrics_table import read_metrics
 
@@ -63,6 +64,20 @@ def resume() -> list[dict[str, Any]]:
     return [{name: row[name] for name in names if name in row} for row in rows]
 
 
+def save_session(path: Path, out: Path) -> None:
+    """Save a session of the network in a folder, which learns, after 300 characters."""
+    learning = Adaptation(cache_len=50, rate=0.01)
+    session = Sessions(*load(path)).open(learning)
+    session.feed(Path("text.txt").read_text()[:300])
+    session.save(out)
+
+
+def continue_session(path: Path, session: Path) -> list[float]:
+    """Return the nats of the next 40 characters that a saved session reads."""
+    restored = Sessions(*load(path)).restore(session)
+    return [token.nats for token in restored.feed(Path("text.txt").read_text()[300:340])]
+
+
 def write_network(options: list[str], out: Path) -> None:
     """Write the run, the export and the numbers of a network; the current folder is empty."""
     write_text()
@@ -75,7 +90,10 @@ def write_network(options: list[str], out: Path) -> None:
     (out / "export").mkdir()
     model, vocab = load(RUN)
     save_folder(model, out / "export", vocab)
+    session = out / "session.safetensors"
+    save_session(out / "run", session)
     numbers = {"nats": measure(out / "run"), "resumed": resume()}
+    numbers["session"] = continue_session(out / "run", session)
     (out / "numbers.json").write_text(json.dumps(numbers, indent=1))
 
 
