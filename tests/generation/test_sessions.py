@@ -1,6 +1,7 @@
 """Nats of sessions are those of stream_nats, in whatever parts and beside whatever others."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, make_dataclass, replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from txl_lightning import Adaptation, Sessions, TransformerXLConfig, generate, n
 from txl_lightning.data.vocab import Bytes, Characters
 from txl_lightning.errors import CheckpointError, DataError, NonFiniteError
 from txl_lightning.generation import join_words, reading_on
+from txl_lightning.generation.session_file import hash_network
 
 LETTERS = Characters("abcdefghijk")
 TEXT = "abcdefghijkabcabcabbakekhgfedcbacafebabe" * 4
@@ -293,6 +295,17 @@ def test_a_state_of_something_else_is_refused(net, tmp_path, change, message):
     others = Sessions(net, vocab, mem_len=5 if change == "mem_len" else None)
     with pytest.raises(CheckpointError, match=message):
         others.restore(path)
+
+
+def test_a_setting_that_a_later_version_adds_counts_if_it_is_not_the_default(net):
+    before = hash_network(net)
+    # A later class of this name.
+    added = [("added", int, 0)]
+    later = make_dataclass("TransformerXLConfig", added, bases=(TransformerXLConfig,), frozen=True)
+    net.config = later(**asdict(net.config))
+    assert hash_network(net) == before
+    net.config = replace(net.config, added=1)
+    assert hash_network(net) != before
 
 
 @pytest.mark.parametrize(
