@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[1] / "txl_lightning"
 GROUPS = {
     "Text": ("CorpusDataModule", "Vocabulary", "load_vocabulary", "Stream", "Segment"),
     "Network": ("TransformerXLConfig", "TransformerXL", "Memory", "KeyValueCache"),
-    "Training": ("LanguageModel", "OptimConfig"),
+    "Training": ("LanguageModel", "OptimConfig", "TimeBudget"),
     "Evaluation and generation": ("load", "stream_nats", "Adaptation", "generate", "score"),
     "One step after another": (
         "encode_prompt",

@@ -25,6 +25,7 @@ HOMES = {
     "Session": "generation",
     "Sessions": "generation",
     "Stream": "data.stream",
+    "TimeBudget": "training.callbacks.time_budget",
     "TransformerXL": "model",
     "TransformerXLConfig": "model",
     "Vocabulary": "data.vocab",

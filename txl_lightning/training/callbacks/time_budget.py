@@ -147,8 +147,14 @@ class Plan:
 class TimeBudget(Callback):
     """Let the learning rate, the validations and the end of a run follow the clock.
 
-    Checkpoints store the times: a resumed run goes on in its plan, or with other minutes or steps
-    in the plan of these. All ranks go by the clock that is ahead.
+    The minutes are those of training and validation of a `LanguageModel`. The run ends with them,
+    or with the Trainer's max_steps, and has as many validations as in these, within a fifth of the
+    minutes. Checkpoints store the times: a resumed run goes on in its plan, or with other minutes
+    or steps in the plan of these. All ranks go by the clock that is ahead.
+
+    >>> from lightning import Trainer
+    >>> callbacks = [TimeBudget(minutes=5)]
+    >>> trainer = Trainer(max_steps=2000, callbacks=callbacks, accelerator="cpu", logger=False)
     """
 
     def __init__(self, minutes: float, clock: Callable = time.monotonic) -> None:
