@@ -177,6 +177,64 @@ def test_a_state_keeps_its_precision_where_autocast_lowers_that_of_products(read
     assert dtypes[0] == dtypes[1]
 
 
+def forget_all(kind):
+    kind.step = lambda net, x_BD, h_BD: x_BD + 0 * h_BD
+
+
+def refuse_lengths(kind):
+    empty_memory = kind.empty_memory
+
+    def refuse(net, batch_size, lengths=None):
+        if lengths and lengths.mem_len not in (None, 0, 1):
+            raise ValueError("mem_len: expected 0 or 1")
+        return empty_memory(net, batch_size, lengths)
+
+    kind.empty_memory = refuse
+
+
+def read_by_length(kind):
+    """As a window of mem_len does."""
+    forward = kind.forward
+
+    def read(net, tokens_BL, memory=None, *others):
+        memory = memory or net.empty_memory(len(tokens_BL))
+        logits_BLV, after = forward(net, tokens_BL, memory, *others)
+        return logits_BLV * (memory.mem_len or 1), after
+
+    kind.forward = read
+
+
+def add_positions(kind):
+    """Positions in the document; the first number of a state is the position of the next token."""
+
+    def read(net, tokens_BL, memory=None, doc_pos_BL=None, n_reread=0):
+        memory = memory or net.empty_memory(len(tokens_BL))
+        if doc_pos_BL is None:
+            doc_pos_BL = memory.h_BD[:, :1].long() + torch.arange(tokens_BL.size(1))
+        states = [memory.h_BD]
+        for pos_B, x_BD in zip(doc_pos_BL.t(), net.embedding(tokens_BL).unbind(1), strict=True):
+            before_BD = states[-1] * (pos_B[:, None] > 0)
+            h_BD = net.step(x_BD + 0.1 * pos_B[:, None], before_BD)
+            states.append(torch.cat([pos_B[:, None] + 1.0, h_BD[:, 1:]], 1))
+        kept_BD = states[-1 - n_reread] * (memory.mem_len > 0)
+        return net.head(torch.stack(states[1:], 1)), memory._replace(h_BD=kept_BD.detach())
+
+    kind.forward = read
+
+
+@pytest.mark.parametrize("change", [forget_all, refuse_lengths, read_by_length, add_positions])
+def test_right_networks_of_other_kinds_are_accepted(own_package, change):
+    change(own_package.MyNetwork)
+    check_network(own_package.MyConfig(n_token=11, width=8).build())
+
+
+@pytest.mark.parametrize("config", ["LSTM", "TransformerXL"])
+def test_network_with_frozen_weights_is_accepted(config):
+    net = CONFIGS[config]().build()
+    net.embedding.requires_grad_(False)
+    check_network(net)
+
+
 def assert_gradient_reaches_the_first(net, first_BL, second_BL):
     _, memory = net(first_BL, keep_gradient(net.empty_memory(3)))
     logits, _ = net(second_BL, memory)
