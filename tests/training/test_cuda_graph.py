@@ -133,6 +133,28 @@ def test_validations_in_a_fit_by_graphs_have_the_nats_of_those_without(fit, grap
     assert record.model.memory_bank.captured is None
 
 
+class FailInValidation(Callback):
+    def on_validation_batch_end(self, *_):
+        raise RuntimeError("failed in a validation")
+
+
+def test_measurement_after_a_fit_that_failed_in_a_validation_is_that_of_the_weights_alone(
+    fit, make_model, make_data, make_trainer, graphs
+):
+    """It begins with an empty memory, and calls the network: graphs may be of another device."""
+    model = make_model(**LATE | CAPTURED)
+    with pytest.raises(RuntimeError, match="failed in a validation"):
+        fit(model=model, callbacks=[FailInValidation()], val_check_interval=2, limit_val_batches=2)
+    assert len(graphs) == 3
+    fresh = make_model(**LATE)
+    fresh.load_state_dict(model.state_dict())
+    replays = [graph.replays for graph in graphs]
+    for stage in ("validate", "test"):
+        measure = partial(getattr(make_trainer(limit_test_batches=3), stage), verbose=False)
+        assert measure(model, make_data()) == measure(fresh, make_data())
+    assert [graph.replays for graph in graphs] == replays
+
+
 @pytest.mark.parametrize("net", [{}, {"dropout": 0.2, "dropatt": 0.1}])
 def test_resumed_training_by_graphs_is_the_rest_of_an_uninterrupted_one(fit, graphs, tmp_path, net):
     net = LATE | net | CAPTURED

@@ -459,7 +459,7 @@ def test_position_scheme_of_a_package_is_trained_saved_and_loaded(txl, refused, 
     sys.modules.pop("my_package")
     scheme = "--model.net.positions=my_package.Slopes"
     code, line = refused("fit", *small, scheme)
-    assert line.startswith("model.net.positions: a config may not")
+    assert line.startswith("model.net.positions: a setting may not")
     assert (code, REFUSED in line) == (2, True)
     code, line = refused("fit", *small, "--model.net.positions=slopes")
     assert (code, "model.net.positions: invalid slopes; expected sinusoidal, " in line) == (2, True)

@@ -200,15 +200,16 @@ class LanguageModel(HoldsNetwork, LightningModule):
                 values = self.readings(stage, values)
             group = stage + self.memory_bank.suffix + ("" if loader == "0" else f"/{loader}")
             self.log_dict({f"{group}/{key}": values[key] for key in values}, sync_dist=True)
-        self.on_predict_epoch_end()
+        self.forget_stage()
 
-    on_test_epoch_end = on_validation_epoch_end
-
-    def on_predict_epoch_end(self) -> None:
+    def forget_stage(self) -> None:
         self.memory_bank.discard(self.stage)
         # Tensors made under inference_mode in trainer.validate could not be updated in fit.
-        stage = f"{self.stage}/"
-        self.metrics = {n: self.metrics[n] for n in self.metrics if not n.startswith(stage)}
+        self.metrics = {n: m for n, m in self.metrics.items() if n.split("/")[0] != self.stage}
+
+    on_test_epoch_end = on_validation_epoch_end
+    on_predict_epoch_start = on_predict_epoch_end = forget_stage
+    on_validation_epoch_start = on_test_epoch_start = forget_stage  # the last one may have failed
 
     def configure_model(self) -> None:
         # Lightning calls this for each stage; repeated calls of all three have no effect.
@@ -255,8 +256,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
             apply_settings(config.scheduler, make_optimizer(self.optim, self.net))
 
     def on_train_end(self) -> None:
-        # Graphs hold memory of the GPU.
-        self.captured = self.memory_bank.captured = None
+        self.captured = self.memory_bank.captured = None  # graphs hold memory of the GPU
 
     def on_train_batch_start(self, segment: Segment, batch_idx: int) -> None:
         self.step_before = self.global_step

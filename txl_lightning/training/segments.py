@@ -120,6 +120,8 @@ def capture_network(module: Any) -> Any:
     Raises:
         ValueError: a graph cannot compute its segments.
     """
+    # A fit that failed has left its own.
+    module.memory_bank.captured = None
     if not module.hparams["cuda_graph"] or module.trainer.state.fn != "fit":
         return None
     from .cuda_graph import CapturedReader, capture_training  # here, because few runs need it
