@@ -4,15 +4,17 @@ import json
 import shlex
 import signal
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
+from optuna.trial import TrialState
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from tests.helpers.waiting import wait_until
 from txl_lightning.commands.sweep import find_groups, print_results
 from txl_lightning.sweeps.gpus import SharedGpus, group_gpus, list_gpus, require_share
-from txl_lightning.sweeps.search import load_sweep_file, suggest_parameters
+from txl_lightning.sweeps.search import load_sweep_file, open_study, suggest_parameters
 from txl_lightning.sweeps.trials import Sweep, make_command, read_metric
 
 ONE = {"lr": {"values": [0.3]}}
@@ -114,6 +116,31 @@ def test_another_command_is_refused_where_trials_have_runs(place, sweep, metric,
     code, output = sweep()
     assert (code, "command: invalid " in output.err) == (2, True)
     assert "or another folder as out" in output.err
+
+
+@pytest.mark.parametrize(("method", "begins"), [("random", True), ("bayes", False)])
+def test_another_metric_begins_again_only_if_runs_get_the_values_that_they_have(
+    place, method, begins
+):
+    """After five trials with values, an estimator proposes others than without."""
+    parameters = {"lr": {"min": 0.1, "max": 1.0}}
+    config = load_sweep_file(place.write(method=method, parameters=parameters))
+    for number in range(6):
+        (place.trial(number) / "version_0").mkdir(parents=True)
+    study = open_study(config, place.out, 1)
+    for _ in range(6):
+        study.tell(study.ask(), state=TrialState.FAIL)
+    changed = config | {"metric": {"name": "another"}}
+    with nullcontext() if begins else pytest.raises(ValueError, match="metric: invalid"):
+        assert open_study(changed, place.out, 1).trials == []
+
+
+def test_another_command_is_refused_where_runs_are_of_an_earlier_journal(place):
+    config = load_sweep_file(place.write())
+    (place.trial(0) / "version_0").mkdir(parents=True)
+    open_study(config, place.out, 1)
+    with pytest.raises(ValueError, match="command: invalid"):
+        open_study(config | {"command": ["another"]}, place.out, 1)
 
 
 def test_hyperband_stops_a_bad_trial(place, sweep):

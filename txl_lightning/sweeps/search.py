@@ -135,7 +135,7 @@ def open_study(config: Mapping[str, Any], folder: Path, seed: int) -> Study:
         study = optuna.create_study(study_name=NAME, load_if_exists=True, **options)
         saved = study.user_attrs.get("search", search)
         changed = [key for key in search if saved[key] != search[key]]
-    if changed and is_useless(study, folder, changed):
+    if changed and is_useless(study, folder, changed, config):
         path.unlink()
         print_notice(f"{', '.join(changed)} changed, and no trial has a value: all begin again")
         return open_study(config, folder, seed)
@@ -147,14 +147,16 @@ def open_study(config: Mapping[str, Any], folder: Path, seed: int) -> Study:
     return study
 
 
-def is_useless(study: Study, folder: Path, changed: list[str]) -> bool:
+def is_useless(study: Study, folder: Path, changed: list[str], config: Mapping[str, Any]) -> bool:
     """Return True if trials have ended without values, as with a mistyped option or metric. Their
     runs, which trials continue, are only of use with the same settings."""
-    names = [f"{trial.number:03}" for trial in study.trials]
     ended = (TrialState.COMPLETE, TrialState.PRUNED)
     has_values = any(each.state in ended or each.intermediate_values for each in study.trials)
-    has_runs = any(list_versions(folder / name) for name in names)
-    return not has_values and (changed == ["metric"] or not has_runs)
+    # Also those of an earlier journal.
+    names = [each.name for each in folder.iterdir() if list_versions(each)]
+    # With values, the estimator proposes others than without.
+    is_random = config["method"] != "bayes" or max(names, default="") < f"{N_RANDOM:03}"
+    return not has_values and (not names or (changed == ["metric"] and is_random))
 
 
 def requeue_trials(study: Study, storage: BaseStorage) -> None:
