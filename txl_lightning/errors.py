@@ -306,15 +306,14 @@ def print_notice(text: str) -> None:
 
 @contextmanager
 def name_copy(path: Path, name: str) -> Iterator[None]:
-    """Show the path of a copy, in notices and errors of the block, as what it is a copy of."""
+    """Show the path of a copy as what it is a copy of: in errors of the block, and in notices and
+    lines from now on, as texts are read later, too."""
     COPIES[str(path)] = name
     try:
         yield
     except ValueError as error:
         kind = type(error) if hasattr(error, "exit_code") else ValueError
         raise kind(replace_copies(str(error))) from error
-    finally:
-        del COPIES[str(path)]
 
 
 def replace_copies(text: str) -> str:

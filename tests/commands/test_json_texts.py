@@ -257,3 +257,17 @@ def test_settings_of_json_lines_are_refused_for_lists(refused, run_folder, optio
     key = option[2:].partition("=")[0]
     assert (code, line.partition(":")[0]) == (2, key)
     assert line.endswith("expected null or false without JSON lines as lines")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("a.txt.gz", "a.txt.gz"), ("b/a.txt.gz", "b/a.txt.gz/a.txt")]
+)
+def test_what_is_found_while_a_packed_text_is_encoded_is_said_of_the_given_file(
+    refused, name, said
+):
+    """Beyond the first bytes, from which its kind is known."""
+    Path("b").mkdir()
+    text = b"a line of text\n" * 1000
+    Path(name).write_bytes(gzip.compress(text + b"\xff" + text))
+    code, line = refused("prepare", Path(name).parts[0], "--out=prepared")
+    assert (code, line.partition(";")[0]) == (3, f"{said}: byte 15000 is not UTF-8 text")
