@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from tests.evaluation.test_protocols import CONFIG_OF, CONFIGS
 from txl_lightning.commands.evaluate import find_corpus
@@ -104,10 +105,10 @@ DOUBLE = {"line_end": "double_eos"}
         ("paper-ptb", {}, 1, ["words.lower_case"]),
         ("paper-ptb", {"lower_case": True}, 1, []),
         ("fairseq-wt103", {}, 3, ["document_unit"]),
-        ("paper-lm1b-large", DOUBLE, 3, []),
-        # The end of each line would be followed by the same symbol once more.
-        ("paper-lm1b-large", DOUBLE, 1, ["document_unit"]),
-        ("paper-lm1b-large", {}, 1, ["words.line_end", "document_unit"]),
+        # As its config says: memory continues from one sentence to the next.
+        ("paper-lm1b-large", DOUBLE, 1, []),
+        ("paper-lm1b-large", DOUBLE, 3, ["document_unit"]),
+        ("paper-lm1b-large", {}, 3, ["words.line_end", "document_unit"]),
     ],
 )
 def test_a_corpus_in_other_tokens_than_the_published_ones_is_not_compared(
@@ -126,6 +127,17 @@ def test_a_corpus_in_other_tokens_than_the_published_ones_is_not_compared(
     other = replace(text, corpus=None)
     assert published.list_changed_reading(other, protocol) == []
     assert published.list_changed_reading(text, get_protocol("segments")) == []
+
+
+@pytest.mark.parametrize("protocol", RESULTS)
+def test_the_config_of_a_published_result_reads_the_text_as_it_is_judged(protocol):
+    data = yaml.safe_load(CONFIG_OF[protocol].read_text())["data"]
+    corpus = corpora.CORPORA[data["corpus"]]
+    has_lines = (data.get("document_unit") or corpus.document_unit) == "lines"
+    tokens = TextTokens(np.arange(9) % 3, np.arange(3 if has_lines else 1))
+    vocab = Words.from_list("abc", WordOptions(**data.get("words", {})).fill(corpus.words))
+    text = EvalText("a", "test", "f", tokens, vocab, 1.0, corpus=data["corpus"])
+    assert published.list_changed_reading(text, PROTOCOLS[protocol]) == []
 
 
 @pytest.mark.parametrize("protocol", ["segments", "paper-text8", "paper-enwik8"])

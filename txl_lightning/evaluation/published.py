@@ -44,21 +44,20 @@ RESULTS = {
 
 
 def list_changed_reading(text: EvalText, protocol: Protocol) -> list[str]:
-    """Return the settings by which the tokens of a corpus are others than those of the protocol's
-    published result, and may be easier to predict: two line ends where one is counted."""
+    """Return the settings by which the tokens of a corpus, or what is read before them, are others
+    than those of the protocol's published result."""
     result = RESULTS.get(protocol.name)
     if result is None or text.corpus != result.corpus:
         return []
-    corpus = CORPORA[result.corpus]
     changed = []
     if result.vocab_tokens is not None and text.vocab.unit == Words.unit:
-        standard = corpus.words.fill()
+        standard = CORPORA[result.corpus].words.fill()
         own = text.vocab.options if isinstance(text.vocab, Words) else None
         names = [name for name in COUNTED if getattr(own, name, None) != getattr(standard, name)]
         changed = [f"words.{name}" for name in names]
-    # The files of a corpus that is one text are not documents.
-    has_lines = isinstance(text.tokens, TextTokens) and len(text.tokens.starts) > 1
-    return changed + ["document_unit"] * (has_lines != (corpus.document_unit == "lines"))
+    # All were measured on one text, also lm1b's, whose lines are documents by default here.
+    has_documents = isinstance(text.tokens, TextTokens) and len(text.tokens.starts) > 1
+    return changed + ["document_unit"] * has_documents
 
 
 def compare_published(record: Mapping[str, Any], protocol: Protocol) -> dict[str, Any] | None:
