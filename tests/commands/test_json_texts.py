@@ -207,7 +207,9 @@ def test_json_lines_that_are_scored_as_plain_text_are_said_to_be(accepted, run_f
         ({"path": ["a.txt", "b.NDJSON", "c.txt"]}, True),
         ({"text_key": "body"}, True),
         ({"document_unit": "lines"}, True),
+        ({"path": "a.jsonl", "document_unit": "files"}, True),
         ({"path": "a.jsonl", "document_unit": "none"}, False),
+        ({"document_unit": "files"}, False),
         ({}, False),
     ],
 )

@@ -121,8 +121,9 @@ def find_text_key(checkpoint: LoadedCheckpoint, path: Path, data_dir: Path) -> s
 def reads_records(checkpoint: LoadedCheckpoint) -> bool:
     """Return True if lines, or JSON lines by settings or names, were documents in training."""
     settings = checkpoint.data_settings
-    if settings.get("document_unit") is not None:
-        return settings["document_unit"] == "lines"
+    # Each record is as a file.
+    if (unit := settings.get("document_unit")) in ("lines", "none"):
+        return unit == "lines"
     paths = settings.get("path") or ()
     paths = [paths] if isinstance(paths, str) else paths
     endings = [ending + packed for ending in LINES for packed in ("", *COMPRESSED)]
