@@ -19,6 +19,7 @@ from experiments.gpu.speed import load_published
 from experiments.original import figures as original
 from experiments.speed import table_9
 from experiments.stop_gradient import figures as stop_gradient
+from experiments.stop_gradient.arms import STEPS, find_steps
 from txl_lightning.analysis.contrasts import judge
 from txl_lightning.data.json_lines import LONGEST_LINE
 from txl_lightning.data.vocab.spans import LONGEST_WAIT
@@ -161,6 +162,12 @@ def front_effect(name: str, phrase: str) -> str:
     return phrase.format(f"{abs(found[f'Python source: {name}'].mean):.3f}")
 
 
+def compare_steps() -> float:
+    """Return the steps without memory that take as long as one with memory."""
+    pace = records("stop_gradient")["python_source, pace"]
+    return find_steps("alone 8x128, equal seconds", pace) / STEPS
+
+
 # Rows of questions.md, with the row of the logbook from which they are.
 ROWS = {
     "176 + 16 | 1.773 | 1,084 |": "| 176 | 16 | 48 | 1.773 | 1,084 |",
@@ -228,6 +235,10 @@ def list_bound_phrases() -> dict[str, list[str]]:
                 "16 rows need {} less than a window of 2",
             ),
             front_effect("memory against segments of 128 read by a window", "keys, {} more"),
+            front_effect(
+                "memory against segments of 128 read by a window, equal seconds", "needs {} less"
+            ),
+            f"in equal seconds it takes {compare_steps():.2f} times the steps",
             log("max_steps 2549", f"| 2,549 steps | three | {adapted('static')} |"),
             f"to the text they read | the same | three | {adapted('both')} |",
             log("`test`: 2.287 bits per byte", "needs 2.287 bits per byte"),
@@ -289,7 +300,6 @@ DEFINED = [
     r"b?float\d\d|sha256|u?int\d\d|\bS3\b|SIGUSR1|FSDP2|sm_80|sm_90",
     # Counts of what is there, and limits in the code.
     r"0\.1 to 7 million parameters", r"above 0 favour", r"side of 0",
-    r"with 1\.4 times the updates",
     r"of 22 rows on four devices, two have 6 and two have 5", r"on 1, 2, 4, 8 and 16 devices",
     r"but on 8 at most, and on 2", r"120 seconds before the time limit", r"SLURM \d+\.\d+\.\d",
     r"\(?exit( code)? \d\)?", r"\| \d{1,3} (?=\|)", r"(within|to) 1e-5", r"a 95 % interval",
