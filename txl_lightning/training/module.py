@@ -75,7 +75,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         eval_same_length: Number of states each query attends to there; null: as in training.
         compile: Compile the layers with torch.compile, once for all: a slower start, faster steps.
         recompute: Activation checkpointing: recompute each layer in the backward pass.
-        cuda_graph: On one GPU, start each segment of a fit as CUDA graphs. It has not run yet.
+        cuda_graph: On one GPU, start each segment of a fit as CUDA graphs. Not run on one yet.
         gradient_segments: Segments of a step, with gradient through the memories between them.
     """
 
