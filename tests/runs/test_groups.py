@@ -1,6 +1,6 @@
 """Groups of runs: their names, and the choice of other settings by validation."""
 
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path
 
 import pytest
@@ -35,11 +35,11 @@ def make_run(settings, nats=2.0, seed=0):
     [
         (
             "model.net",
-            ["LSTM", "TransformerXL (same_length mem_len)", "TransformerXL (same_length false)"],
+            ["LSTM", "TransformerXL (same_length false)", "TransformerXL (same_length mem_len)"],
         ),
         ("model.net.class_path", ["LSTM", "TransformerXL"]),
         ("data.tgt_len", ["64", "512"]),
-        ("model.optim", ["name muon, lr 0.1", "name adamw, lr 0.2"]),
+        ("model.optim", ["name adamw, lr 0.2", "name muon, lr 0.1"]),
         ("model.net.class_path,data.tgt_len", ["LSTM, tgt_len 64", "TransformerXL, tgt_len 512"]),
         ("model.optim.lr,data.batch_size", ["lr 0.1", "lr 0.2"]),
     ],
@@ -51,6 +51,24 @@ def test_groups_are_named_by_what_differs_in_them(by, names):
     runs = [make_run(common | LSTM | first), make_run(common | WINDOW | second)]
     runs += [make_run(common | XL | second)]
     assert [*group_runs(runs, check_keys(runs, by))] == names
+
+
+@pytest.mark.parametrize(
+    ("by", "values", "names"),
+    [
+        ("model.net.mem_len", [128, 0, 16], ["0", "16", "128"]),
+        (LR, [0.012, 1e-05, 0.003], ["1e-05", "0.003", "0.012"]),
+        (f"{LR},model.net.n_layer", [0.12, 0.012], ["lr 0.012", "lr 0.12"]),
+        ("data.vocab", ["words", 4096, None, "nan"], ["4096", "None", "nan", "words"]),
+        ("model.net", [64, 128, 8], [f"TransformerXL (mem_len {n})" for n in (8, 64, 128)]),
+    ],
+)
+def test_groups_are_in_the_order_of_their_values_whichever_run_ended_first(by, values, names):
+    key = by.split(",")[0]
+    setting = {"model.net": "model.net.mem_len"}.get(key, key)
+    for order in permutations(values):
+        runs = [make_run({"model.net.n_layer": 2, setting: value}) for value in order]
+        assert [*group_runs(runs, check_keys(runs, by))] == names
 
 
 @pytest.mark.parametrize("key", ["seed_everything", "data.seed", "model.net,data.seed"])

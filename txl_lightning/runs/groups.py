@@ -5,6 +5,7 @@ A key names a setting, or all settings below it: model.net is a whole network.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -39,14 +40,35 @@ def check_keys(runs: Sequence[Run], by: str) -> list[str]:
 
 
 def group_runs(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]:
-    """Return the runs by the name of their group; one group is a ValueError."""
+    """Return the runs by the name of their group, in the order of the names.
+
+    The order of the folders is that in which runs ended: two trials of a sweep may change places.
+
+    Raises:
+        ValueError: all runs are of one group.
+    """
     names = name_groups(runs, keys)
     expected = "a setting with two values or more in these runs"
     require(len({*names}) > 1, "by", f"{','.join(keys)} (the same in all runs)", expected)
     groups: dict[str, list[Run]] = {}
     for run, name in zip(runs, names, strict=True):
         groups.setdefault(name, []).append(run)
-    return groups
+    return {name: groups[name] for name in sorted(groups, key=split_numbers)}
+
+
+def split_numbers(name: str) -> list[tuple[bool, float, str]]:
+    """Return the words of a name so that they sort with numbers by their value, before texts."""
+    words = re.split(r"[\s,()]+", name)
+    numbers = [read_number(word) for word in words]
+    return [(n is None, n or 0.0, word) for n, word in zip(numbers, words, strict=True)]
+
+
+def read_number(word: str) -> float | None:
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def choose_runs(name: str, runs: Sequence[Run], keys: Sequence[str]) -> Sequence[Run]:
