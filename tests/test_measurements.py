@@ -29,8 +29,9 @@ from experiments.how_far_back.passages import score_copies
 from experiments.novels import run as novels
 from experiments.original import run as original
 from experiments.speed.cases import Case
+from experiments.stop_gradient import figures
 from experiments.stop_gradient import run as stop_gradient
-from experiments.stop_gradient.arms import ARMS, SPAN, TOKENS, Arm
+from experiments.stop_gradient.arms import ARMS, EQUALIZED, REFERENCE, SPAN, TOKENS, Arm
 from experiments.the_paper import run as the_paper
 from experiments.the_paper import training
 from experiments.the_paper.rows import ALONE, FAST, MEMORY
@@ -297,6 +298,23 @@ def test_an_arm_with_other_work_is_trained_again_with_as_much_as_the_reference(a
     assert again == {f"memory 2x512, equal {budget} 1" for budget in ("operations", "seconds")}
     options = [each["options"] for name, each in records.items() if ", equal " in name]
     assert [each["trainer.max_steps"] for each in options] == [2928, 2928]
+
+
+def test_an_effect_of_equal_work_needs_trainings_with_as_much_work_or_as_much_as_it_is():
+    # Segments of 64 without memory have fewer operations, and were not timed.
+    seconds = dict.fromkeys((REFERENCE, *EQUALIZED), 1.0)
+    operations = dict.fromkeys(ARMS, 1.0) | {"alone 16x64": 0.8}
+    records = {"novels, pace": {"step_operations": operations, "step_seconds": seconds}}
+    for name in ARMS:
+        fields = {"kind": f"novels, {name}", "seed": 1, "blocks": {"span": [2.0]}}
+        records[f"novels, {name} 1"] = fields | {"bits_per_byte": {"span": 2.0}}
+    measured = {each.name for each in figures.list_contrasts(records) if each.effects}
+    for name, budgets in (
+        ("Transformer-XL of 16 rows against 8", {"", ", equal operations", ", equal seconds"}),
+        ("memory against segments of 64 read by a window, 16 rows", {""}),
+    ):
+        found = {each for each in measured if each.startswith(f"novels: {name}")}
+        assert found == {f"novels: {name}{budget}" for budget in budgets}
 
 
 def test_arms_are_read_with_the_span_of_training_and_segments_also_as_they_were(args, finished):

@@ -104,9 +104,11 @@ SAME = 0.05
 def find_steps(kind: str, pace: Mapping[str, Any]) -> int:
     """Return the steps with which an arm has as much of its budget as the reference."""
     name, budget = KINDS[kind]
-    if budget == "tokens":
-        return STEPS
-    work = pace[f"step_{budget}"]
+    return STEPS if budget == "tokens" else match_steps(name, pace[f"step_{budget}"])
+
+
+def match_steps(name: str, work: Mapping[str, float]) -> int:
+    """Return the steps of an arm with as much work as the reference, by the work of a step."""
     return round(STEPS * work[REFERENCE] / work[name])
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments import results
 from experiments.results import AGAIN, BySeed, Records
-from experiments.stop_gradient.arms import ARMS, BUDGETS, KINDS, find_steps, is_equal
+from experiments.stop_gradient.arms import ARMS, BUDGETS, is_equal, match_steps
 from txl_lightning.analysis.contrasts import Contrast
 
 UNIT = "bits per byte"
@@ -98,11 +98,13 @@ def list_bits(records: Records) -> results.Rows:
 
 
 def choose_kind(records: Records, text: str, name: str, budget: str) -> str:
-    """Return the kind of an arm's records for a budget: that of equal tokens if it has as much."""
-    kind = f"{name}, equal {budget}"
-    pace = records.get(f"{text}, pace", {})
-    is_own = kind in KINDS and pace and not is_equal(find_steps(kind, pace))
-    return kind if is_own else name
+    """Return the kind of an arm's records for a budget: that of equal tokens if it has as much.
+
+    An arm that was not timed has no records of equal seconds.
+    """
+    work = records[f"{text}, pace"][f"step_{budget}"]
+    is_same = name in work and is_equal(match_steps(name, work))
+    return name if is_same else f"{name}, equal {budget}"
 
 
 def list_contrasts(records: Records) -> list[Contrast]:
