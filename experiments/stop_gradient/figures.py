@@ -42,6 +42,11 @@ CONTRASTS = {
         "alone 16x64",
         "segments",
     ),
+    "segments of 64, 16 rows, read by a window against the window of 2": (
+        "alone 16x64",
+        "memory 2x512",
+        "span",
+    ),
     "Transformer-XL of 16 rows against 2": ("memory 16x64", "memory 2x64", "span"),
     "Transformer-XL of 16 rows against 8": ("memory 16x64", "memory 8x64", "span"),
     "Transformer-XL of 16 rows against the window of 2": ("memory 16x64", "memory 2x512", "span"),
@@ -53,13 +58,13 @@ def collect(records: Records, key: str, text: str, kind: str, way: str) -> dict[
     return results.collect(records, key, way, kind=f"{text}, {kind}")
 
 
-N_SHOWN = 2
+N_SHOWN = 3
 """Tables on the page."""
 
 
 def list_tables(records: Records) -> list[results.Rows]:
-    """Return effects by what is equal, and the bits per byte of each arm and reading, by text."""
-    return [list_effects(records), list_bits(records)]
+    """Return effects by what is equal, bits per byte by text, and those of repeated trainings."""
+    return [list_effects(records), list_bits(records), list_repeats(records)]
 
 
 def list_effects(records: Records) -> results.Rows:
@@ -87,13 +92,27 @@ def format_effect(contrast: Contrast | None) -> str:
 def list_bits(records: Records) -> results.Rows:
     """Return the bits per byte of each arm and reading, by text."""
     rows = [["arm and reading", *TEXTS.values()]]
-    for again in ("", AGAIN):
+    for name, arm in ARMS.items():
+        for way in arm.readings:
+            found = [collect(records, "bits_per_byte", text, name, way) for text in TEXTS]
+            cells = [results.format_spread(each.values()) if each else "" for each in found]
+            if any(found):
+                rows.append([f"{NAMES[name]}, read {WAYS[way]}", *cells])
+    return rows
+
+
+def list_repeats(records: Records) -> results.Rows:
+    """Return a row for each training that was repeated: its bits per byte, and those before."""
+    rows = [["trained once more", "seed", "before", "again", "difference"]]
+    for text, title in TEXTS.items():
         for name, arm in ARMS.items():
             for way in arm.readings:
-                found = [collect(records, "bits_per_byte", t, f"{name}{again}", way) for t in TEXTS]
-                cells = [results.format_spread(each.values()) if each else "" for each in found]
-                if any(found):
-                    rows.append([f"{NAMES[name]}, read {WAYS[way]}{again}", *cells])
+                before = collect(records, "bits_per_byte", text, name, way)
+                again = collect(records, "bits_per_byte", text, f"{name}{AGAIN}", way)
+                for seed in again:
+                    bits = [before[seed], again[seed]]
+                    cells = [f"{seed}", *(f"{b:.4f}" for b in bits), f"{bits[1] - bits[0]:+.4f}"]
+                    rows.append([f"{title}: {NAMES[name]}, read {WAYS[way]}", *cells])
     return rows
 
 
