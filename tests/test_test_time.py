@@ -5,7 +5,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from experiments.test_time import texts
+from experiments.test_time import figures, texts
 from experiments.test_time.ways import LEARNING, SEGMENT, WAYS, count_operations
 from txl_lightning import TransformerXLConfig
 from txl_lightning.errors import DataError
@@ -54,3 +54,53 @@ def test_another_text_than_was_chosen_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"a\.tar\.gz: not the text that was chosen"):
         texts.extract_text(tmp_path / "a.tar.gz", part, tmp_path / "out.txt")
     assert not (tmp_path / "out.txt").exists()
+
+
+def make_records():
+    """Return records of all ways, of which each needs 0.1 bits less than the one before it."""
+    records = {}
+    for place, (name, way) in enumerate(WAYS.items()):
+        bits = 3 - 0.1 * place
+        chosen = {"kind": "chosen", "way": name, "options": dict(way.options), "val": bits}
+        records[f"chosen {name}"] = chosen | {"operations": 100.0 * (1 + place)}
+        for seed in (1, 2, 3):
+            fields = {
+                "kind": name,
+                "seed": seed,
+                "bits_per_byte": dict.fromkeys(figures.TEXTS, bits),
+            }
+            blocks = dict.fromkeys(figures.TEXTS, [bits] * 4)
+            records[f"{name} {seed}"] = fields | {"blocks": blocks}
+    return records
+
+
+def test_what_each_hypothesis_compares_is_a_contrast_of_each_text_with_the_expected_side_first():
+    found = {each.name: each for each in figures.list_contrasts(make_records())}
+    assert len(found) == len(figures.TEXTS) * len(figures.CONTRASTS)
+    for name, (first, second) in figures.CONTRASTS.items():
+        places = [[*WAYS].index(each) for each in (first, second)]
+        for title in figures.TEXTS.values():
+            effects = found[f"{title}: {name}"].effects
+            assert effects == pytest.approx([0.1 * (places[0] - places[1])] * 3)
+
+
+def test_the_tables_have_the_work_of_each_way_beside_static_and_its_patterns_as_code(tmp_path):
+    measured, chosen = figures.list_tables(make_records())
+    assert [row[1] for row in measured[1:]] == [f"{1 + n:.1f}" for n in range(len(WAYS))]
+    assert measured[2][2:] == ["2.900 ± 0.000 (3)"] * 3
+    options = {name: shown for name, shown, _ in chosen[1:]}
+    assert options["static"] == "none"
+    assert options["steps of norms"] == "`rate_weights *norm*`"
+    figures.draw(make_records(), tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.png")} == {*figures.TEXTS}
+
+
+def test_a_picture_has_every_way_also_where_steps_by_the_rms_have_the_work_of_plain_ones():
+    records = make_records()
+    for name in [name for name in records if name.startswith("chosen ") and "RMS " in name]:
+        records[name]["operations"] = records[name.replace("RMS ", "")]["operations"]
+    lines = figures.collect_lines(records, "django_code")
+    drawn = [found[1] for line in lines.values() for found in line.values()]
+    assert sorted(drawn) == sorted(
+        records[f"{name} 1"]["bits_per_byte"]["django_code"] for name in WAYS
+    )

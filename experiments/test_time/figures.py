@@ -18,16 +18,28 @@ FAMILIES = {
     "cache": ("cache of ",),
     "steps": ("steps of ",),
     "RMS steps": ("RMS steps of ",),
-    "both": ("cache and ",),
+    "cache and steps": ("cache and steps",),
+    "cache and RMS steps": ("cache and RMS steps",),
 }
-"""Beginnings of the names of ways, by the name of a line in the pictures."""
+"""Beginnings of the names of ways, by the name of a line in the pictures.
+
+Ways of one line differ in their work. That of the RMS is not counted.
+"""
 CONTRASTS = {
     "cache of 20,000 against steps of all weights": ("cache of 20,000", "steps of all weights"),
     "RMS steps against plain steps": ("RMS steps of all weights", "steps of all weights"),
-    "cache and RMS steps against the cache": ("cache and RMS steps", "cache of 20,000"),
     "memory of 512 against static": ("memory of 512", "static"),
+    "static against memory of 2048": ("static", "memory of 2048"),
+    "steps of all weights against the last layer": (
+        "steps of all weights",
+        "steps of the last layer",
+    ),
+    "steps of the last layer against norms": ("steps of the last layer", "steps of norms"),
+    "cache and RMS steps against the cache": ("cache and RMS steps", "cache of 20,000"),
+    "cache and RMS steps against RMS steps": ("cache and RMS steps", "RMS steps of all weights"),
+    "cache and RMS steps against cache and steps": ("cache and RMS steps", "cache and steps"),
 }
-"""First the way that shall need less."""
+"""First the way that shall need less, in the order of the hypotheses."""
 
 
 def list_chosen(records: Records) -> dict[str, dict]:
@@ -58,7 +70,9 @@ def list_tables(records: Records) -> list[results.Rows]:
 
 
 def format_options(options: dict) -> str:
-    return " ".join(f"{name} {value}" for name, value in options.items()) or "none"
+    # As code, because a pattern of weights has asterisks.
+    words = " ".join(f"{name} {value}" for name, value in options.items())
+    return f"`{words}`" if words else "none"
 
 
 def list_contrasts(records: Records) -> list[Contrast]:
@@ -84,19 +98,22 @@ def compare(records: Records, label: str, text: str, first: str, second: str) ->
 
 def draw(records: Records, folder: Path) -> None:
     """Draw bits per byte against work, a picture for each text."""
-    chosen = list_chosen(records)
     for text, title in TEXTS.items():
-        lines = {}
-        for family, starts in FAMILIES.items():
-            names = sorted(
-                (name for name in chosen if name.startswith(starts)),
-                key=lambda name: chosen[name]["operations"],
-            )
-            lines[family] = {
-                chosen[name]["operations"] / chosen["static"]["operations"]: found
-                for name in names
-                if (found := collect(records, "bits_per_byte", name, text))
-            }
         labels = {"xlabel": "work of a token (static is 1)", "ylabel": UNIT, "xscale": "log"}
         path = folder / f"{text}.png"
-        results.draw_lines(path, f"{title}: what work at test time buys", lines, 8, 4.5, **labels)
+        title = f"{title}: what work at test time buys"
+        results.draw_lines(path, title, collect_lines(records, text), 8, 4.5, **labels)
+
+
+def collect_lines(records: Records, text: str) -> results.Lines:
+    """Return the bits per byte of a text by family, by work (static is 1), and by seed."""
+    operations = {name: record["operations"] for name, record in list_chosen(records).items()}
+    names = sorted(operations, key=operations.__getitem__)
+    return {
+        family: {
+            operations[name] / operations["static"]: collect(records, "bits_per_byte", name, text)
+            for name in names
+            if name.startswith(starts)
+        }
+        for family, starts in FAMILIES.items()
+    }
