@@ -50,6 +50,11 @@ CONTRASTS = {
     "Transformer-XL of 16 rows against 2": ("memory 16x64", "memory 2x64", "span"),
     "Transformer-XL of 16 rows against 8": ("memory 16x64", "memory 8x64", "span"),
     "Transformer-XL of 16 rows against the window of 2": ("memory 16x64", "memory 2x512", "span"),
+    "Transformer-XL of 16 rows against segments of 128 read by a window": (
+        "memory 16x64",
+        "alone 8x128",
+        "span",
+    ),
 }
 """What is compared: first the arm that shall need less, then the other and how it is read."""
 
