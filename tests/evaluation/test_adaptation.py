@@ -3,9 +3,12 @@
 import copy
 import math
 import re
+import sys
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -438,13 +441,8 @@ def test_sums_of_matches_are_those_of_every_pair():
     torch.testing.assert_close(sum_matches(weight_QS, next_S, target_Q), expected)
 
 
-def test_any_network_takes_steps_and_one_with_states_has_a_cache(own_package):
-    net, ids = own_package.MyConfig(n_token=11, width=8).build().double(), torch.arange(60) % 11
-    how = {"batch_size": 1, "tgt_len": 10}
-    static = stream_nats(net, ids, **how)
-    assert stream_nats(net, ids, **how, adaptation=Adaptation(rate=0.5)).mean() < static.mean()
-    with pytest.raises(ValueError, match=r"cache_len: invalid 7; expected 0, as MyNetwork lacks"):
-        stream_nats(net, ids, **how, adaptation=CACHE)
+def give_states(net):
+    """Give the network of docs/own_network.md a method `hidden`."""
 
     class Stateful(type(net)):
         def hidden(self, tokens_BL, *inputs):
@@ -454,9 +452,40 @@ def test_any_network_takes_steps_and_one_with_states_has_a_cache(own_package):
             return h_BLD, memory
 
     net.__class__ = Stateful
+
+
+def test_any_network_takes_steps_and_one_with_states_has_a_cache(own_package):
+    net, ids = own_package.MyConfig(n_token=11, width=8).build().double(), torch.arange(60) % 11
+    how = {"batch_size": 1, "tgt_len": 10}
+    static = stream_nats(net, ids, **how)
+    assert stream_nats(net, ids, **how, adaptation=Adaptation(rate=0.5)).mean() < static.mean()
+    with pytest.raises(ValueError, match=r"cache_len: invalid 7; expected 0, as MyNetwork lacks"):
+        stream_nats(net, ids, **how, adaptation=CACHE)
+    give_states(net)
     torch.testing.assert_close(stream_nats(net, ids, **how), static)
     use = Adaptation(cache_len=30, cache_theta=40.0)
     assert stream_nats(net, ids, **how, adaptation=use).mean() < 0.8 * static.mean()
+
+
+@pytest.mark.parametrize("cache_len", [0, 9])
+def test_steps_reach_no_segment_before_also_where_memory_has_a_gradient(own_package, cache_len):
+    source = Path(own_package.__file__)
+    source.with_name("flowing.py").write_text(source.read_text().replace(".detach()", ""))
+    flowing = import_module("flowing").MyConfig(n_token=11, width=8).build().double()
+    del sys.modules["flowing"]
+    net = own_package.MyConfig(n_token=11, width=8).build().double()
+    net.load_state_dict(flowing.state_dict())
+    for each in (net, flowing):
+        give_states(each)
+    tokens_BL = torch.ones(1, 3).long()
+    assert flowing.loss(tokens_BL, tokens_BL)[1].h_BD.requires_grad
+    ids = np.arange(60) % 11
+    use = Adaptation(rate=0.5, cache_len=cache_len)
+    how = {"batch_size": 1, "tgt_len": 10, "adaptation": use}
+    torch.testing.assert_close(stream_nats(flowing, ids, **how), stream_nats(net, ids, **how))
+    protocol = Protocol(tgt_len=10, adaptation=replace(use, rms_tokens=40))
+    rms = [measure_rms(each, TextTokens(ids), protocol).rms for each in (flowing, net)]
+    torch.testing.assert_close(*rms)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ..model.adaptation import (
     find_gradients,
     is_trainable,
 )
-from ..model.contract import has_states
+from ..model.contract import has_states, stop_gradient
 from ..model.reading import Reader, read_segment, score_segment
 from ..model.state_cache import mix_logp
 from .protocols import Protocol
@@ -212,6 +212,7 @@ def measure_rms(model: Network, tokens: Tokens, way: Protocol) -> RmsAdaptation:
     for segment in way.stream(tokens):
         is_scored_BL = segment.targets_BL != IGNORED
         nats_BL, memory = score_segment(net, segment.to(find_device(model)), memory)
+        memory = stop_gradient(memory)
         nats_K = nats_BL[is_scored_BL.to(nats_BL.device)]
         # Without scored tokens there is no step.
         if len(nats_K):

@@ -25,7 +25,7 @@ from .adaptation import (
 )
 from .adaptive import PlainSoftmax
 from .config import EvalLengths
-from .contract import AnyMemory, Network, has_states
+from .contract import AnyMemory, Network, has_states, stop_gradient
 from .nats import nats_of_logits
 from .state_cache import StateCache
 from .transformer_xl import TransformerXL
@@ -150,6 +150,7 @@ class Reader:
             memory = set_reread(memory, piece.n_context)
             n_last = min(n_reread, piece.tokens_BL.size(1))
             nats_BL, network_BL, memory = self._score(piece, memory, n_last)
+            memory = end_step(memory)
             parts.append(nats_BL)
         # Documents before the last one are over: a step for them would have no effect.
         begin = 0 if is_one else [0, *piece.starts][-1]
@@ -170,6 +171,13 @@ class Reader:
         doc_pos_BL = self.adaptation.find_documents(doc_pos_BL)
         nats_BL = memory.cache.mix_nats(network_BL.detach(), targets_BL, doc_pos_BL)
         return nats_BL, network_BL, memory
+
+
+def end_step(memory: AnyMemory) -> AnyMemory:
+    """Return SG(memory): a step reaches its own segment only, also of a network without SG."""
+    if isinstance(memory, AdaptedMemory):
+        return replace(memory, memory=stop_gradient(memory.memory))
+    return stop_gradient(memory)
 
 
 def set_reread(memory: AnyMemory, n_reread: int) -> AnyMemory:
