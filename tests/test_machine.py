@@ -1,5 +1,6 @@
 """The environment of a measurement."""
 
+import os
 import subprocess
 
 from txl_lightning import machine
@@ -10,10 +11,14 @@ def test_commit_is_that_of_the_code_and_marked_where_files_differ(tmp_path, monk
     # Without the commit that this process already knows.
     find_commit = machine.commit.__wrapped__
     assert find_commit() is None
+    # Neither a hook's repository nor a user's settings, such as signed commits.
+    env = {name: os.environ[name] for name in os.environ if not name.startswith("GIT_")}
+    env["GIT_CONFIG_GLOBAL"] = os.devnull
 
     def git(*words: str) -> str:
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        how = {"check": True, "capture_output": True, "text": True, "env": env}
+        return subprocess.run(command, **how).stdout.strip()
 
     git("init")
     assert find_commit() is None
@@ -23,6 +28,9 @@ def test_commit_is_that_of_the_code_and_marked_where_files_differ(tmp_path, monk
     git("tag", "v1")
     assert find_commit() == git("rev-parse", "HEAD")
     (tmp_path / "a").write_text("b")
+    assert find_commit() == git("rev-parse", "HEAD") + "-dirty"
+    # As in a hook of another repository.
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
     assert find_commit() == git("rev-parse", "HEAD") + "-dirty"
     monkeypatch.setenv("PATH", "")
     assert find_commit() is None

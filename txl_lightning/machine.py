@@ -64,7 +64,9 @@ def commit() -> str | None:
     if not (REPOSITORY / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    options = {"cwd": REPOSITORY, "capture_output": True, "text": True}
+    # A hook of another repository names that one.
+    env = {name: os.environ[name] for name in os.environ if not name.startswith("GIT_")}
+    options = {"cwd": REPOSITORY, "capture_output": True, "text": True, "env": env}
     try:
         return subprocess.run(command, check=True, **options).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
