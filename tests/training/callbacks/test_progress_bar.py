@@ -166,13 +166,13 @@ def test_the_final_table_has_the_best_validation_however_early(make_trainer):
 )
 def test_the_summary_counts_all_tokens_whatever_is_logged(watch, options):
     shown, _ = watch(terminal=False, val_check_interval=6, **options)
-    assert "trained 6 of 6 steps, 192 tokens, in 0:00:0" in shown
+    assert "trained 6 of 6 steps, 192 tokens, in " in shown
     assert ("best     6          192" in shown) is ("limit_val_batches" not in options)
 
 
 def test_a_test_run_has_its_tokens_and_no_folder(watch):
     shown, _ = watch(terminal=False, fast_dev_run=True)
-    assert "trained 1 of 1 steps, 32 tokens, in 0:00:0" in shown
+    assert "trained 1 of 1 steps, 32 tokens, in " in shown
     assert "folder" not in shown
 
 
@@ -183,4 +183,4 @@ def test_metrics_that_cannot_be_read_are_a_warning_and_stop_no_checkpoint(watch,
     monkeypatch.setattr(progress_bar, "read_metrics", refuse)
     with pytest.warns(UserWarning, match=r"metrics\.csv: damaged"):
         shown, _ = watch(terminal=False)
-    assert "trained 6 of 6 steps, 192 tokens, in 0:00:0" in shown
+    assert "trained 6 of 6 steps, 192 tokens, in " in shown
