@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,12 @@ def pytest_terminal_summary(terminalreporter, config):
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", f"ignore:{IGNORED_WARNINGS}")
+    if find_spec("hypothesis"):
+        from hypothesis import settings
+
+        # By default, an example that takes 0.2 seconds fails: on a busy machine, any.
+        settings.register_profile("busy", settings.default, deadline=None)
+        settings.load_profile("busy")
 
 
 def pytest_make_parametrize_id(val, argname):

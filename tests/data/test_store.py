@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -107,7 +107,6 @@ def test_everything_that_changes_the_tokens_gives_another_store(tmp_path, prepar
     assert prepare(text, vocab=tmp_path / "mine.json").fingerprint == stores[1].fingerprint
 
 
-@settings(deadline=None)
 @given(
     text=st.lists(st.sampled_from([b"\n", b"ab", b"c" * 9, b"d" * 40])).map(b"".join),
     skipped=st.integers(0, 5),

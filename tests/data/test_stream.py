@@ -21,7 +21,7 @@ from txl_lightning.data.tokens import (
 )
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 
-holds = settings(deadline=None, max_examples=60)
+holds = settings(max_examples=60)
 
 
 def original_iterator(ids, batch_size, tgt_len, ext_len):

@@ -224,7 +224,7 @@ def test_without_memory_a_cache_has_the_states_of_the_warm_up(net, lengths):
 
 
 @EACH
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     ids=st.lists(st.integers(0, 10), min_size=3, max_size=40),
     place=st.integers(1, 39),

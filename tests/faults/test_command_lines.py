@@ -113,7 +113,7 @@ def test_hostile_command_line_ends_with_an_exit_code_of_the_table(folder, server
 
     @seed(start)
     @settings(
-        max_examples=count(15, 500), deadline=None, database=None,
+        max_examples=count(15, 500), database=None,
         phases=[Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(lines())

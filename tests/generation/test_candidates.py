@@ -40,7 +40,7 @@ def stream_alone(net, context, continuation) -> torch.Tensor:
 def test_nats_are_those_of_stream_nats_whatever_the_grouping(make_net, monkeypatch, sizes):
     net = make_net(**sizes)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(PAIRS, st.integers(1, 4), st.integers(1, 7))
     def check(pairs, batch_size, segment_len):
         monkeypatch.setattr(module, "SEGMENT_LEN", segment_len)

@@ -96,7 +96,7 @@ KINDS += ["punctuated"]
 def test_text_in_any_parts_has_the_tokens_of_the_whole(kind):
     vocab = make_vocab(kind)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(TEXTS, st.lists(st.integers(1, 9), max_size=20), st.booleans())
     def check(text, sizes, as_bytes):
         tokens = feed(vocab, cut(text.encode() if as_bytes else text, sizes))
@@ -121,14 +121,14 @@ def test_a_part_that_ends_with_a_line_has_the_tokens_of_the_whole(kind, parts):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "bpe", "unigram"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(text=TEXTS)
 def test_texts_of_tokens_are_the_whole_text(kind, text):
     assert "".join(token.text for token in feed(make_vocab(kind), [text])) == text
 
 
 @pytest.mark.parametrize("kind", ["eos", "bpe"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_long_run_is_cut_at_the_same_places_in_any_parts(kind, data):
     with pytest.MonkeyPatch.context() as patch:

@@ -89,7 +89,7 @@ def test_nats_do_not_depend_on_parts_nor_on_other_sessions(name):
     texts = [TEXT[:70], TEXT[5:60], TEXT[3:40]]
     expected = [stream_alone(net, text) for text in texts]
 
-    @settings(max_examples=3, deadline=None)
+    @settings(max_examples=3)
     @given(PARTS)
     def check(sizes):
         sessions = Sessions(net, LETTERS)

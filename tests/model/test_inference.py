@@ -69,9 +69,7 @@ def test_cached_reader_equals_the_network(make_net, changes):
     check_equal(make_net, **changes)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     positions=st.sampled_from(["sinusoidal", "learned", "shaw"]),
     norm=st.sampled_from(["post", "pre", "pre_kv"]),

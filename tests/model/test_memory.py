@@ -42,7 +42,7 @@ def test_invalid_counts_of_states_are_refused(filled, message):
         Memory(torch.zeros(2, 3, 4, 1), torch.tensor(filled))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from([0, 1, 4, 5, 63]),
     st.lists(st.integers(1, 12), min_size=1, max_size=8),

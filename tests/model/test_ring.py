@@ -100,9 +100,7 @@ def test_hundreds_of_tokens_read_by_a_ring_are_those_of_the_network(
     check_equal(make_net(**changes), torch.randint(11, (3, 110)), 9, lengths, has_documents)
 
 
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     positions=st.sampled_from(["sinusoidal", "learned", "shaw"]),
     n_row=st.sampled_from([1, 2, 5]),

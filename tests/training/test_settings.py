@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from txl_lightning.errors import CheckpointError
@@ -32,7 +32,6 @@ def merge_trees(*trees):
     return merge([SettingsLayer("", tree) for tree in trees])
 
 
-@settings(deadline=None)
 @given(TREES, TREES, TREES)
 def test_merging_is_associative(first, second, third):
     all_at_once = merge_trees(first, second, third)
@@ -40,7 +39,6 @@ def test_merging_is_associative(first, second, third):
     assert merge_trees(first, merge_trees(second, third)) == all_at_once
 
 
-@settings(deadline=None)
 @given(SETTINGS, SETTINGS)
 def test_of_two_values_the_later_one_counts(first, second):
     assert merge_trees(nest(first), nest(second)) == nest(first | second)
