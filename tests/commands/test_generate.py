@@ -106,7 +106,10 @@ def test_a_setting_of_a_cache_without_one_is_refused(refused, checkpoint):
     assert refused("generate", checkpoint, "--cache_weight=0.9") == (2, message)
 
 
-@pytest.mark.parametrize("option", ["rate", "decay", "rate_weights", "rms_tokens"])
+STEPS = ["rate", "decay", "rate_weights", "rms_tokens", "adapt_across_documents"]
+
+
+@pytest.mark.parametrize("option", STEPS)
 def test_generate_has_no_option_that_takes_steps(refused, checkpoint, option):
     code, message = refused("generate", checkpoint, f"--{option}=0.1")
     assert (code, message.split(";")[0]) == (2, f"unknown option --{option}")

@@ -67,6 +67,9 @@ def test_a_cache_and_steps_learn_from_the_lists_before(run_score, refused, run_f
     where = ("score", run_folder, "--candidates=a.jsonl", "--rate=0.5")
     message = "rate: invalid 0.5; expected null with carry false"
     assert refused(*where, "--carry=false") == (2, message)
+    for option in ("rms_tokens", "adapt_across_documents"):
+        code, message = refused(*where, f"--{option}=1")
+        assert (code, message.split(";")[0]) == (2, f"unknown option --{option}")
 
 
 def test_without_carry_each_list_has_only_its_own_context(run_score, run_folder):
