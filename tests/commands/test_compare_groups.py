@@ -1,10 +1,15 @@
 """compare --by: effects of a setting on the test text, paired by seed."""
 
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from txl_lightning.commands.compare_groups import measure_group
+from txl_lightning.runs.listing import load_run
 
 SMALL = ("--trainer.max_steps=3", "--trainer.val_check_interval=3", "--trainer.limit_val_batches=1")
 
@@ -20,7 +25,13 @@ def train(accepted, small):
 
 
 def read_rows(text):
-    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    """Return the rows of the tables, without the results that were printed one by one."""
+    rows = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    return [row for row in rows if len(row) > 2]
+
+
+def read_results(text):
+    return dict(re.findall(r"^(.*, seed \d+)  ([\d.]+) bits per byte$", text, re.M))
 
 
 def test_groups_are_compared_on_the_test_text_and_paired_by_seed(accepted, train):
@@ -28,13 +39,17 @@ def test_groups_are_compared_on_the_test_text_and_paired_by_seed(accepted, train
         for seed in (1, 2, 3):
             # With the usual small weights, three steps leave both groups equal to rounding.
             train(mem_len, seed, "--model.net.init_std=0.5")
-    rows = read_rows(accepted("compare", "runs", "--by=model.net.mem_len").out)
+    output = accepted("compare", "runs", "--by=model.net.mem_len")
+    rows = read_rows(output.out)
     means = {row[0]: [float(number) for number in row[3].split()] for row in rows[1:3]}
     assert {name: len(numbers) for name, numbers in means.items()} == {"0": 3, "8": 3}
     # The same as evaluate prints.
     record = accepted("evaluate", "runs/8-2-1/version_0").out
     bits = float(re.search(r'"bits_per_byte": ([\d.]+)', record)[1])
     assert means["8"][1] == pytest.approx(bits, abs=1e-4)
+    results = read_results(output.out)
+    assert [*results] == [f"{name}, seed {seed}" for name in ("0", "8") for seed in (1, 2, 3)]
+    assert results["8, seed 2"] == f"{means['8'][1]:.4f}"
     name, effect, interval, result, seeds = rows[4]
     differences = [b - a for a, b in zip(means["0"], means["8"], strict=True)]
     assert name == "0 against 8"
@@ -44,6 +59,22 @@ def test_groups_are_compared_on_the_test_text_and_paired_by_seed(accepted, train
     assert result.split(",")[0] in ("clear", "likely", "unclear", "none")
     assert min(map(abs, differences)) > 1e-3
     assert seeds == f"{sum(each > 0 for each in differences)} of 3"
+
+
+def test_each_result_is_in_a_log_before_the_next_run_is_read(
+    train, accepted, monkeypatch, tmp_path
+):
+    for seed in (1, 2):
+        train(8, seed)
+    runs = {seed: load_run(Path(f"runs/8-{seed}-0/version_0")) for seed in (1, 2)}
+    shutil.rmtree(runs[2].folder / "checkpoints")
+    log = tmp_path / "log"
+    # A file keeps what is printed until it is flushed.
+    with log.open("w") as file, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", file)
+        with pytest.raises(ValueError, match="8-2-0"):
+            measure_group("8", runs)
+        assert [*read_results(log.read_text())] == ["8, seed 1"]
 
 
 def test_other_settings_that_differ_are_named(accepted, train):

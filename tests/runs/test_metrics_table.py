@@ -52,8 +52,14 @@ def test_a_standard_error_is_shown_after_its_value():
 
 def test_settings_that_differ_are_written_as_in_yaml():
     settings = [{"lr": 1e-3, "name": "a", "path": None}, {"lr": 1e-3, "name": "b", "more": [1]}]
-    expected = {"name": ["a", "b"], "more": ["null", "[1]"]}
+    expected = {"name": ["a", "b"], "more": ["", "[1]"]}
     assert metrics_table.find_differences(settings) == expected
+
+
+def test_to_lack_a_setting_is_no_difference_from_null_and_is_not_shown_as_null():
+    settings = [{"norm": None, "len": None}, {"len": None}, {"len": 8}]
+    assert metrics_table.find_differences(settings) == {"len": ["null", "null", "8"]}
+    assert metrics_table.find_differences([{"len": 8}, {}]) == {"len": ["8", ""]}
 
 
 def test_tables_have_short_numbers_in_aligned_columns():

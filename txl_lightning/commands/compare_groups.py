@@ -97,7 +97,7 @@ def print_choices(
         for name, group in groups.items():
             count = len(list_choices(found[name], keys))
             rows.append([name, f"{count}", text_of[next(iter(group.values())).folder]])
-        print(align_columns(rows))
+        print(align_columns(rows), flush=True)
     chosen = [run for group in groups.values() for run in group.values()]
     # Another network has other settings.
     hidden = [*tuned, *([NET] if NET_CLASS in keys else [])]
@@ -106,10 +106,15 @@ def print_choices(
 
 
 def measure_group(name: str, group: Mapping[Any, Run]) -> dict[Any, Measured]:
-    """Return the results of a group's runs by seed, in the order of the seeds."""
-    return {
-        seed: measure_run(group[seed], f"{name}, seed {seed}") for seed in sorted(group, key=str)
-    }
+    """Return the results of a group's runs by seed, in the order of the seeds; print each of them
+    at once."""
+    measured = {}
+    for seed in sorted(group, key=str):
+        label = f"{name}, seed {seed}"
+        result = measure_run(group[seed], label)
+        print(f"{label}  {result.mean:.4f} {result.unit}", flush=True)
+        measured[seed] = result
+    return measured
 
 
 def measure_run(run: Run, name: str) -> Measured:

@@ -110,12 +110,20 @@ def read_metrics(
 
 
 def find_differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the values, one per run, of each key whose values differ."""
+    """Return the values, one per run, of each key whose values differ; "" for a run without it.
+
+    To lack a key is no difference from null.
+    """
     rows = collect_by_key(settings)
-    rows = {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
+    keys = [key for key, row in rows.items() if any(value != row[0] for value in row)]
+    return {
+        key: [format_setting(each[key]) if key in each else "" for each in settings] for key in keys
+    }
+
+
+def format_setting(value: Any) -> str:
     # As in YAML, without quotes around strings.
-    dump = json.JSONEncoder(default=str).encode
-    return {k: [v if isinstance(v, str) else dump(v) for v in rows[k]] for k in rows}
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def collect_by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
