@@ -361,6 +361,16 @@ def test_each_document_has_its_nats_and_its_most_surprising_token(measure, tmp_p
     assert record["nats"] == pytest.approx(total / 15, abs=1e-5)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_each_document_is_in_a_line_of_its_own_whatever_characters_it_has(measure, tmp_path, end):
+    texts = ["to be", "or\r\n\x0b\x85\u2028 not", "to be"]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    (tmp_path / "a.jsonl").write_text(end.join(lines), encoding="utf-8", newline="")
+    measure("--path", tmp_path / "a.jsonl", "--per_document=each.jsonl")
+    shown = Path("each.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
+    assert [json.loads(line)["bytes"] for line in shown] == [len(t.encode()) - 1 for t in texts]
+
+
 def test_documents_that_were_not_read_have_no_line(measure, tmp_path):
     path = write_records(tmp_path / "a.jsonl", ["to be", "or not", "to be"])
     measure("--path", path, "--per_document=each.jsonl", "--max_tokens=8")

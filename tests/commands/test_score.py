@@ -272,6 +272,34 @@ def test_each_line_is_scored_after_those_before(accepted, run_folder, tmp_path):
     assert [word for word, _ in records[2]["words"]] == ["or", " not", "\n"]
 
 
+def test_lines_are_those_of_documents_from_a_file_a_packed_one_and_a_pipe(
+    accepted, run_folder, tmp_path, monkeypatch
+):
+    texts = {"a\n": 2, "b\r\n": 2, "\r": 1, "c\x0bd\x85e\u2028f\r": 11, "g": 2}
+    content = "".join(texts).encode()
+    (tmp_path / "a.txt").write_bytes(content)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    for path in ("a.txt", "a.txt.gz", "-"):
+        shown = accepted("score", run_folder, "--lines", path).out.splitlines()
+        assert [json.loads(line)["tokens"] for line in shown] == [*texts.values()]
+    # Not closed with the last line.
+    assert sys.stdin.read() == ""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lists_and_json_lines_end_as_those_of_training(accepted, run_folder, tmp_path, end):
+    texts = ["a", "b\x85c\u2028d"]
+    for option, record in (
+        ("candidates", {"candidates": texts}),
+        ("lines", {"text": texts[1]}),
+    ):
+        line = json.dumps(record, ensure_ascii=False)
+        (tmp_path / "a.jsonl").write_text(f"{line}{end}{end}{line}", newline="")
+        shown = accepted("score", run_folder, f"--{option}=a.jsonl").out.split("\n")
+        assert [bool(each) for each in shown] == [True, True, False]
+
+
 @pytest.mark.slow
 def test_a_line_of_a_pipe_is_answered_before_the_next_one_comes(run_folder, processes):
     command = [sys.executable, "-m", "txl_lightning", "score", str(run_folder), "--lines", "-"]

@@ -1,7 +1,7 @@
 """JSON lines are known under any name, and a line without a text is refused with what it has."""
 
 import json
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 
@@ -34,15 +34,26 @@ def test_json_lines_are_known_by_their_name_or_their_first_lines(
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_each_end_of_a_line_ends_a_json_line_and_a_document(write_files, tmp_path, end):
-    folder = write_files({"a.json": end.join(LINES), "b.txt": end.join([b"one", b"", b"3 \x0c!"])})
-    assert read(folder / "a.json", tmp_path / "data") == TEXTS
-    config = DataConfig(path=folder / "b.txt", document_unit="lines", data_dir=tmp_path / "data")
-    [part] = config.source.find_encoding().splits["train"]
-    lines = [line.text for line in part.split_lines()]
-    assert b"".join(lines) == b"".join(part.chunks())
-    assert lines[:2] == [b"one" + end, end]
-    assert len(lines) == 3
+def test_each_end_of_a_line_ends_a_json_line(write_files, tmp_path, end):
+    # JSON may have the last of these as it is.
+    lines = [*LINES, '{"text": "a\u2028b\x85c"}'.encode()]
+    path = write_files({"a.json": end.join(lines)}) / "a.json"
+    assert read(path, tmp_path / "data") == [*TEXTS, "a\u2028b\x85c".encode()]
+
+
+def test_documents_end_with_the_ends_of_lines_and_with_no_other_character(write_files, tmp_path):
+    lines = ["one\n", "\n", "3 \x0c!\r\n", "\r", "f\x0bg\x1ch\x85i\u2028j\u2029k\r", "l"]
+    path = write_files({"b.txt": "".join(lines).encode()}) / "b.txt"
+    options = {"document_unit": "lines", "split": ALL_TRAIN, "data_dir": tmp_path / "data"}
+    for vocab in ("bytes", "characters", "words"):
+        store = DataConfig(path=path, vocab=vocab, **options).open_text()
+        starts = [*store.text("train").starts, len(store.ids("train"))]
+        documents = [store.ids("train")[start:stop] for start, stop in pairwise(starts)]
+        if vocab == "words":
+            # Two line ends: that of the line, and that of its document.
+            assert [len(each) for each in documents] == [2, 1, 3, 1, 7, 2]
+        else:
+            assert [store.vocab.decode(each.tolist()) for each in documents] == lines
 
 
 def test_a_line_may_be_longer_than_64_mib_and_a_longer_one_is_refused_by_the_limit(

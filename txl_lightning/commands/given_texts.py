@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..data.archives import COMPRESSED, TARS, read_compressed_lines
+from ..data.archives import COMPRESSED, TARS
+from ..data.json_lines import read_compressed_lines, read_lines, split_lines
 from ..data.text_files import BINARY, CONVERTERS, NOT_UTF8, NUL_WITHIN, SUFFIXES, find_kind_of_bytes
 from ..errors import DataError, name_copy
 from ..files import STORE_FILE, explain_write_errors, has_ending, has_mark
@@ -40,11 +41,11 @@ def read_raw_lines(path: str) -> Iterator[bytes]:
     file is unpacked. DataError if the first line is of no text."""
     file = Path(path)
     if path == "-":
-        lines: Iterator[bytes] = iter(sys.stdin.buffer)
+        lines = split_lines(sys.stdin.buffer)
     elif has_ending(file, COMPRESSED) and not has_ending(file, TARS):
         lines = read_compressed_lines(file)
     else:
-        lines = read_plain_lines(file)
+        lines = read_lines(file)
     for number, line in enumerate(lines):
         kind = None if number else find_kind_of_bytes(line[:NUL_WITHIN])
         # A line may have a NUL, and where it is not UTF-8 is said later.
@@ -52,11 +53,6 @@ def read_raw_lines(path: str) -> Iterator[bytes]:
             converter = CONVERTERS.get(kind, "")
             raise DataError(f"{name_given(path)}: {kind}{converter}; expected text in UTF-8")
         yield line
-
-
-def read_plain_lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from file
 
 
 def name_given(path: str) -> str:

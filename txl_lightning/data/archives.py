@@ -95,12 +95,6 @@ def explain_damage(archive: Path) -> Iterator[None]:
         raise DataError(f"{archive}: damaged, or not an archive ({reason}); replace it") from error
 
 
-def read_compressed_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a compressed file; DataError if it is damaged."""
-    with explain_damage(path), COMPRESSED[path.suffix.lower()](path) as file:
-        yield from file
-
-
 def unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")

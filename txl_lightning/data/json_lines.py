@@ -9,14 +9,15 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from io import TextIOWrapper
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import DataError, invalid_text, print_notice, require, shorten
 from ..files import flush_to_disk, has_ending, read_json, replace_file, write_json
 from ..process import is_child
-from .archives import unpack
+from .archives import COMPRESSED, explain_damage, unpack
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")
 KEY = "text"  # of the text, where no other is given
@@ -94,16 +95,36 @@ class BadLines:
 def read_lines(
     path: Path, start: int = 0, n_byte: int = sys.maxsize, longest: int = sys.maxsize
 ) -> Iterator[bytes]:
-    """Yield the lines in some bytes of a file; each ends with \\n, \\r\\n or \\r.
+    """Yield the lines in some bytes of a file; a line that is longer than `longest` is cut."""
+    with path.open("rb") as file:
+        # A pipe has no places.
+        if start:
+            file.seek(start)
+        yield from split_lines(file, n_byte, longest)
 
-    A line that is longer than `longest` is cut.
+
+def split_lines(
+    file: BinaryIO, n_byte: int = sys.maxsize, longest: int = sys.maxsize
+) -> Iterator[bytes]:
+    """Yield the lines in the next bytes of a file, as soon as they come: the one rule of lines.
+
+    Each ends with \\n, \\r\\n or \\r, the last of which is known by the byte after it.
     """
     # Latin-1 has a character for each byte.
-    with path.open(encoding="latin-1", newline="") as file:
-        file.seek(start)
-        while line := file.readline(min(n_byte, longest)):
+    text = TextIOWrapper(file, "latin-1", newline="")
+    try:
+        while line := text.readline(min(n_byte, longest)):
             n_byte -= len(line)
             yield line.encode("latin-1")
+    finally:
+        # Else it would close the standard input.
+        text.detach()
+
+
+def read_compressed_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a compressed file; DataError if it is damaged."""
+    with explain_damage(path), COMPRESSED[path.suffix.lower()](path) as file:
+        yield from split_lines(file)
 
 
 def has_objects(path: Path, any_object: bool = False, key: str | None = None) -> bool:
