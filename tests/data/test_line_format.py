@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import chain
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,11 +18,12 @@ from hypothesis import strategies as st
 from txl_lightning import CorpusDataModule
 from txl_lightning.data import json_lines, text_files
 from txl_lightning.data.archives import ZSTANDARD
-from txl_lightning.data.encoding import prepare_folder
+from txl_lightning.data.encoding import join_neighbors, prepare_folder
+from txl_lightning.data.id_files import IdOptions, split_id_files
 from txl_lightning.data.json_lines import LineFormat
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.store import Store, open_store
-from txl_lightning.data.text_files import split_user_files
+from txl_lightning.data.text_files import FileSlice, split_user_files
 from txl_lightning.errors import DataError
 
 ALL_TRAIN = (1.0, 0.0, 0.0)
@@ -38,6 +40,10 @@ def read(path, data_dir, any_bytes=False, **settings) -> list[bytes]:
     splits = split_user_files([path], ALL_TRAIN, data_dir, any_bytes, how)
     # A single document is cut, in two places at its end.
     return [text for part in chain(*splits.values()) if (text := b"".join(part.chunks()))]
+
+
+def read_slice(part: FileSlice) -> bytes:
+    return b"".join(part.chunks())
 
 
 def pack_zstandard(content: bytes) -> bytes:
@@ -323,6 +329,32 @@ def test_an_identifier_that_no_document_can_have_is_refused(
     folder = write_files({"a.txt": b"a", "b.txt": b"b"}, "x")
     with pytest.raises(ValueError, match=message):
         DataConfig(path=folder, id_key="id", data_dir=tmp_path, **settings).open_text()
+
+
+def test_slices_one_after_another_in_a_file_are_hashed_as_one(write_files, tmp_path):
+    folder = write_files({"a": b"0123456789", "b": b"abcdefghij"})
+    a = folder / "a"
+    b = folder / "b"
+    bounds = [(a, 0, 3), (a, 3, 5), (a, 6, 9), (b, 9, 10), (b, 0, 2), (b, 2, 2), (b, 2, 4)]
+    slices = [FileSlice(*each) for each in bounds]
+    joined = join_neighbors(slices)
+    assert [each.bounds for each in joined] == [(0, 5), (6, 9), (9, 10), (0, 4)]
+    assert [*map(read_slice, joined)] == [b"01234", b"678", b"j", b"abcd"]
+    assert join_neighbors([]) == []
+    ids = np.arange(9)
+    np.save(tmp_path / "ids.npy", ids)
+    splits = split_id_files([tmp_path / "ids.npy"], IdOptions(), (0.4, 0.3, 0.3))
+    [whole] = join_neighbors([part for parts in splits.values() for part in parts])
+    assert b"".join(whole.chunks()) == ids.tobytes()
+
+
+def test_all_records_of_a_file_are_hashed_at_once(write_files, tmp_path):
+    path = write_files({"a.jsonl": join_records({"text": "a" * (n % 3)} for n in range(30))})
+    config = DataConfig(path=path / "a.jsonl", data_dir=tmp_path / "data")
+    slices = config.source.find_encoding().slices
+    assert len(slices) == 20
+    [whole] = join_neighbors(slices)
+    assert read_slice(whole) == b"".join(map(read_slice, slices))
 
 
 def test_a_damaged_file_of_identifiers_is_refused_and_a_copied_store_has_it(write_files, tmp_path):

@@ -74,6 +74,9 @@ class IdSlice:
     def n_byte(self) -> int:
         return (self.high - self.low) * self.dtype.itemsize
 
+    def extend(self, high: int) -> IdSlice:
+        return replace(self, high=high)
+
     @property
     def has_documents(self) -> bool:
         return len(self.starts) > 0 or self.separator is not None

@@ -149,8 +149,10 @@ def unpack_lines(
     of each text that is not empty; or, if they are joined, those of all texts."""
     options = [how.text_key, how.id_key, how.skip_bad_lines]
     folder = unpack(path, data_dir, partial(write_texts, how=how), options)
+    # One for all: to make, hash and print a path takes longer than all else.
+    text = folder / TEXT
     if are_joined:
-        yield folder / TEXT, 0, (folder / TEXT).stat().st_size, None
+        yield text, 0, text.stat().st_size, None
         return
     skipped = BadLines(**read_json(folder / SKIPPED))
     if skipped.n_line and not is_child():
@@ -159,7 +161,7 @@ def unpack_lines(
     ends = array("q", (folder / ENDS).read_bytes())
     for end, identifier in zip(ends, read_identifiers(folder, how), strict=False):
         if end > start:
-            yield folder / TEXT, start, end, identifier
+            yield text, start, end, identifier
         start = end
 
 

@@ -40,7 +40,7 @@ BEGINNINGS = {
     b"\x1f\x8b": "compressed by gzip", b"\xfd7zXZ\0": "compressed by xz",
     b"\x28\xb5\x2f\xfd": "compressed by zstd", b"PK\3\4": "a zip",
 } | {b"BZh%d1AY&SY" % level: "compressed by bzip2" for level in range(1, 10)}  # fmt: skip
-"""What a file is by its first bytes; UTF-32 comes first, as its mark begins like UTF-16's."""
+"""Kinds of files by their first bytes; UTF-32 comes first, as its mark begins like UTF-16's."""
 NOT_UTF8 = "not in UTF-8"
 BINARY = "a binary file"
 LFS = "a Git LFS pointer"  # which stands for a file that is not there
@@ -71,6 +71,9 @@ class FileSlice:
     @property
     def n_byte(self) -> int:
         return self.stop - self.start
+
+    def extend(self, stop: int) -> "FileSlice":
+        return replace(self, stop=stop)
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes in pieces, which may cut a character."""
