@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/ready
+# Also of an environment that was made by hand, or VENV=FOLDER: pip writes it at each installation.
+READY  := $(BIN)/txl-lightning
 THEIRS := .venv-reference
 HUB    := .venv-hub
 PEERS  := .venv-peers
@@ -85,5 +86,5 @@ format: $(READY)  ## put style right
 	$(BIN)/ruff format .
 
 clean:  ## remove what was made here, except data and runs
-	rm -rf $(VENV) $(THEIRS) $(HUB) $(PEERS) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(THEIRS) $(HUB) $(PEERS) build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,8 @@
 import os
 import re
 import shlex
+import shutil
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -142,3 +144,24 @@ def is_module(name: str) -> bool:
     path = REPOSITORY.joinpath(*name.split("."))
     is_ours = path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
     return is_ours or ("." not in name and find_spec(name) is not None)
+
+
+@pytest.mark.slow
+def test_a_target_uses_an_environment_that_has_the_package_and_installs_it_once(tmp_path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+        os.utime(tmp_path / name, (1, 1))
+
+    def plan(folder: str) -> str:
+        command = ["make", "-n", "reproduce", "ONLY=depth", f"VENV={folder}"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+
+    assert plan("own").count(" -m venv own\n") == plan("own").count("pip install") == 1
+    script = tmp_path / "own" / "bin" / "txl-lightning"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    assert "-m venv" not in plan("own")
+    assert "own/bin/python -m experiments" in plan("own")
+    # Of another version of the package.
+    os.utime(script, (0, 0))
+    assert "pip install" in plan("own")
