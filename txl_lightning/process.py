@@ -1,5 +1,5 @@
-"""What a process agrees with the system: how it ends after a signal, and how its threads wait for a
-core. Nothing here imports torch."""
+"""Agreements of a process with the system: how it ends after a signal, and how its threads wait for
+a core. Nothing here imports torch."""
 
 import os
 import signal
@@ -27,12 +27,12 @@ BUSY = ("OMP_WAIT_POLICY", "passive")
 """Where other work has a core when a process begins: threads sleep at once. On an idle machine that
 costs a fifth of the speed, beside one busy process it saves a half."""
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
-"""What says how threads wait: libgomp's, every runtime's, and that of Intel and LLVM (macOS)."""
+"""Variables of how threads wait: libgomp's, every runtime's, and that of Intel and LLVM (macOS)."""
 LOAD = Path("/proc/loadavg")
 N_LOOK = 5  # looks at the running threads
 PAUSE = 0.01  # seconds between them
 set_here: dict[str, str] = {}
-"""What this process has added to the environment."""
+"""Variables that this process has added to the environment."""
 
 
 def exit_on_signals() -> AbstractContextManager[None]:

@@ -66,7 +66,8 @@ class Arm:
         S = L + self.mem_len
         scored, distances = (SPAN, SPAN) if self.has_memory else ((L + 1) / 2, L)
         if computed:
-            scored, distances = S, S + 1
+            scored = S
+            distances = S + 1
         of_queries = 2 * D * D + 2 * D * F
         of_states = 2 * D * D * S / L
         of_distances = D * D * distances / (self.rows * L)

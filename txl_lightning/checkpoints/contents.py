@@ -46,7 +46,7 @@ SUBSTITUTES = {
     b"<!doctype html": PAGE,
     b"<html": PAGE,
 }
-"""What a file begins with if a download did not bring its content."""
+"""First bytes of a file if a download did not bring its content."""
 SHARDED = (
     "its tensors are in several files, with an .index.json; expected one file, as save_pretrained "
     "writes with max_shard_size='1000GB'"

@@ -38,7 +38,7 @@ class LoadedCheckpoint:
     sha256: str
     """Checksum of the file with the weights, or of all such files."""
     saved: dict[str, Any]
-    """What Lightning saves and loads; tensors of a file are still on disk (mmap)."""
+    """Content that Lightning saves and loads; tensors of a file are still on disk (mmap)."""
     vocab_names: tuple[str, ...] = (runs.VOCAB, "vocab.txt")
     """Files that may have the vocabulary, in the run's folder."""
 

@@ -36,7 +36,7 @@ from .saving import read_manifest_or_none
 IDENTITY = "mirror.json"
 SAVED = [f"{CHECKPOINTS}/{name}{end}" for name in (LAST, BEST) for end in ("", ".json")]
 FILES = [CONFIG, VOCAB, STATE, METRICS, IDENTITY, *SAVED]
-"""What a resume and the commands that measure a run need; a state may name nothing else."""
+"""Files that a resume and the commands that measure a run need; a state may name no others."""
 
 
 class Mirror:

@@ -1,4 +1,4 @@
-"""What is in folders and packed files of a user: tar, zip, gz, bz2, xz and zst, all untrusted."""
+"""Contents of folders and packed files of a user: tar, zip, gz, bz2, xz and zst, all untrusted."""
 
 import bz2
 import errno

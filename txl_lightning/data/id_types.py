@@ -23,7 +23,7 @@ OTHER_FORMATS = {
     b"\x28\xb5\x2f\xfd": "a zstd", b"\x93NUMPY": "a .npy", b"MMIDIDX": "an index of Megatron",
     b"ARROW1": "an Arrow file", b"PAR1": "a Parquet file", b"GGUF": "a GGUF file",
 }  # fmt: skip
-"""What a file is by its first bytes."""
+"""Kinds of files by their first bytes."""
 SAMPLE_BYTES = 1 << 16  # bytes of a part of the sample of a file
 N_SAMPLE = 32  # parts of it
 EVIDENCE = 500  # bits of a sample from which a type is refused

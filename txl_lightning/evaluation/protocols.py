@@ -56,7 +56,7 @@ class Protocol:
     max_tokens: int | None = None
     drop_last: bool = False
     adaptation: Adaptation = Adaptation()
-    """What is learned from the text."""
+    """The ways in which the text is learned from."""
     name: str = "segments"
     source: str = "individual lengths"
     """Source of the values."""

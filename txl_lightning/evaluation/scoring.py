@@ -126,7 +126,8 @@ def stream_nats(
     protocol = Protocol(batch_size=batch_size, **lengths, **how)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
-    low, high = ids.min(initial=0), ids.max(initial=0)
+    low = ids.min(initial=0)
+    high = ids.max(initial=0)
     last = model.config.n_token - 1
     require(0 <= low <= high <= last, "tokens", f"ids from {low} to {high}", f"0 to {last}")
     row_len = len(ids) // batch_size
@@ -143,7 +144,8 @@ class NatsAccumulator:
     def __init__(self, n_token: int) -> None:
         self.block_len = max(SHORTEST_BLOCK, -(-n_token // BLOCKS))
         n_block = -(-n_token // self.block_len)
-        self.nats, self.count = np.zeros(n_block), np.zeros(n_block, np.int64)
+        self.nats = np.zeros(n_block)
+        self.count = np.zeros(n_block, np.int64)
 
     def add(self, part: TokenNats) -> None:
         block_K = part.position_K // self.block_len
@@ -165,7 +167,8 @@ class NatsAccumulator:
         A block bootstrap (Kuensch 1989): blocks are drawn with replacement.
         """
         is_scored = self.count > 0
-        nats, count = self.nats[is_scored], self.count[is_scored]
+        nats = self.nats[is_scored]
+        count = self.count[is_scored]
         if len(nats) < 2:
             return []
         equally = np.full(len(nats), 1 / len(nats))

@@ -26,7 +26,7 @@ WEIGHTS = "weights."
 
 @dataclass(frozen=True)
 class SavedSession:
-    """What a session is made again from."""
+    """Values from which a session is made again."""
 
     incoming: IncomingText
     adaptation: Adaptation

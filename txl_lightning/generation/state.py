@@ -62,7 +62,7 @@ class DecodingState:
     n_read: int = 0
     """Columns read so far; the last token is read when the next one is predicted."""
     adaptation: Adaptation = Adaptation()
-    """What is learned from the text."""
+    """The ways in which the text is learned from."""
 
     def __len__(self) -> int:
         return self.tokens_BL.size(1)

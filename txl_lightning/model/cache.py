@@ -117,7 +117,7 @@ def allocate(k_BLHK: Tensor, v_BLHK: Tensor, capacity: int) -> tuple[Tensor, Ten
 
 
 class CachedPast:
-    """What one layer asks of a memory of keys and values in one segment.
+    """A memory of keys and values as one layer reads it in one segment.
 
     The first visible slot is `start`; the segment's first one is `end`. It is no dataclass and no
     tuple: FSDP2 gives a copy of these to a layer.

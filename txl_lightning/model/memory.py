@@ -23,7 +23,7 @@ from .positions import DistanceTerms
 
 
 class Past:
-    """What one layer asks of a memory of states in one segment.
+    """A memory of states as one layer reads it in one segment.
 
     It is no dataclass and no tuple: FSDP2 gives a copy of these to a layer.
     """
@@ -62,7 +62,7 @@ def split(kv: KeysValues) -> tuple[Tensor, Tensor]:
 
 
 class Reading(NamedTuple):
-    """What the layers ask of a memory in one segment."""
+    """A memory as the layers read it in one segment."""
 
     past_N: Sequence[Any]
     """Of each layer, a `Past`, or the `CachedPast` of cache.py."""

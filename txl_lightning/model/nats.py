@@ -85,7 +85,8 @@ class NatsOfStates(torch.autograd.Function):
         d_weight_WE = d_bias_W = None
         d_nats_Y1 = d_nats_Y.masked_fill(target_Y < 0, 0).unsqueeze(1)
         for rows in split_rows(len(target_Y), ctx.chunk_size):
-            d_XW, d_XC = kept_YW, kept_YC
+            d_XW = kept_YW
+            d_XC = kept_YC
             if d_XW is None:
                 inputs = (h_YE, weight_WE, bias_W, more_YC, target_Y, rows)
                 _, d_XW, d_XC = score_chunk(*inputs, n_token, keeps=True)

@@ -65,10 +65,10 @@ class DistanceTerms:
 
     def lay_out(self) -> DistanceTerms:
         """Return the same terms, contiguous by distance: products with these are the fastest."""
-        r_THK, b_TH = self.r_THK, self.b_TH
+        r_THK = self.r_THK
         if r_THK is not None:
             r_THK = r_THK.permute(1, 2, 0).contiguous().permute(2, 0, 1)
-        b_TH = None if b_TH is None else b_TH.t().contiguous().t()
+        b_TH = None if self.b_TH is None else self.b_TH.t().contiguous().t()
         return replace(self, r_THK=r_THK, b_TH=b_TH)
 
     def complete(self, n_state: int) -> DistanceTerms:
@@ -116,7 +116,8 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        H, K = config.n_head, config.head_width
+        H = config.n_head
+        K = config.head_width
         self.d_model = config.d_model
         self.n_layer = config.n_layer
         n_bias = config.n_layer if config.untie_r else 1
@@ -147,7 +148,10 @@ class Learned(nn.Module):
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
-        N, C, H, K = config.n_layer, config.n_distance, config.n_head, config.head_width
+        N = config.n_layer
+        C = config.n_distance
+        H = config.n_head
+        K = config.head_width
         self.r_NCHK = nn.Parameter(torch.zeros(N, C, H, K))
         self.b_NCH = nn.Parameter(torch.zeros(N, C, H))
         self.u_NHK = nn.Parameter(torch.zeros(N, H, K))

@@ -1,4 +1,4 @@
-"""How training, evaluation and generation call a network, and its nats in other units.
+"""Calls of a network by training, evaluation and generation, and its nats in other units.
 
 B rows   L segment   T tokens of a row   D width   V vocabulary   Y tokens of any rows
 """

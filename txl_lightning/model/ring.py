@@ -35,7 +35,7 @@ MIN_SPARE = 64  # least number of slots for tokens to come, as long as the memor
 
 
 class RingPast:
-    """What one layer asks of a ring for one token: its attention is that of the ring."""
+    """A ring as one layer reads it for one token: its attention is that of the ring."""
 
     def __init__(self, ring: Ring, layer: int) -> None:
         self.ring = ring

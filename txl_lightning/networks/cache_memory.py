@@ -20,7 +20,7 @@ KEYS = (".keys", ".values")
 
 @dataclass(frozen=True)
 class CacheMemory:
-    """What the cache holds after a segment.
+    """The content of the cache after a segment.
 
     Args:
         cached: Keys, values and states of the layers, by name; none before anything was read.

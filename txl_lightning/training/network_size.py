@@ -75,7 +75,7 @@ class Text(NamedTuple):
 
 
 class Device(NamedTuple):
-    """What trains: its name, and what is expected of it."""
+    """A device that trains: its name, and what is expected of it."""
 
     name: str
     rate: float | None  # operations per second; None: unknown

@@ -71,7 +71,7 @@ PLAN = {
     "trainer.max_epochs": 30,  # on 0.1 MB, 74 passes were worse
     "trainer.max_steps": -1,
 }
-"""How long a run is and how it is validated, whatever the size of the text."""
+"""Length and validation of a run, whatever the size of the text."""
 STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev_run": False}
 """Options of the Trainer, with their defaults; with another value, minutes are not planned."""
 

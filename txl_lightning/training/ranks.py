@@ -40,7 +40,7 @@ SEEN = {
     "Lightning does not see the tasks)",
     "WORLD_SIZE": "torchrun, or a launcher that sets LOCAL_RANK too",
 }
-"""What lets Lightning see the processes of a launcher; for the others mpi4py."""
+"""Launchers that let Lightning see the processes, by the variable; for the others mpi4py."""
 
 
 def require_srun() -> None:

@@ -44,13 +44,13 @@ TRAINED = "trained"  # key of the trained weights where state_dict has their ave
 
 @dataclass
 class RunState:
-    """What a resumed run needs besides Lightning's part; in a checkpoint under `txl_lightning`."""
+    """State of a resumed run besides Lightning's part; in a checkpoint under `txl_lightning`."""
 
     exact: bool = False
     """Saved between two steps, with memory and random numbers of all ranks."""
     world_size: int = 1
     environment: State = field(default_factory=dict)
-    """What affects the rounding of sums."""
+    """Settings and versions that affect the rounding of sums."""
     tokens: int = 0
     """Read in training on all devices."""
     seconds: float = 0.0

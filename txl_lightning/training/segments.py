@@ -1,4 +1,4 @@
-"""What LanguageModel needs for one segment after the other: its loss, memories between, metrics.
+"""Segments one after the other, for LanguageModel: its loss, memories between, metrics.
 
 B rows   L segment
 """

@@ -1,4 +1,4 @@
-"""What the settings of a run are, and where each comes from: layers of them, merged in one place.
+"""The settings of a run, and where each comes from: layers of them, merged in one place.
 
 defaults < recipe of the text < checkpoint and its run < configs < words of the command line
 
@@ -61,7 +61,7 @@ class SettingsLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class Given:
-    """What the user gives: configs, and the words that override them."""
+    """Settings that the user gives: configs, and the words that override them."""
 
     configs: list[SettingsLayer]
     words: list[str]

@@ -1,4 +1,4 @@
-"""How a vocabulary is built by the name of its kind, or loaded from a file."""
+"""Build a vocabulary by the name of its kind, or load it from a file."""
 
 from __future__ import annotations
 

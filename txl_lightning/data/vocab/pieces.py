@@ -1,4 +1,4 @@
-"""What a tokenizer needs before a piece of a text, so that its ids are those in the whole text.
+"""Text that a tokenizer needs before a piece, so that its ids are those in the whole text.
 
 Some tokenizers change the beginning of a text (Metaspace, Llama's normalizer), and some join a line
 end to the word after it. They are tried with words of their own.
