@@ -99,7 +99,7 @@ def compare(records: Records, label: str, text: str, first: str, second: str) ->
 def draw(records: Records, folder: Path) -> None:
     """Draw bits per byte against work, a picture for each text."""
     for text, title in TEXTS.items():
-        labels = {"xlabel": "work of a token (static is 1)", "ylabel": UNIT, "xscale": "log"}
+        labels = {"xlabel": "work of a token (static is 1)", "ylabel": UNIT}
         path = folder / f"{text}.png"
         title = f"{title}: what work at test time buys"
         results.draw_lines(path, title, collect_lines(records, text), 8, 4.5, **labels)
