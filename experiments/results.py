@@ -133,6 +133,16 @@ def plot_seeds(axes: Any, line: Mapping[Any, BySeed], **style: Any) -> None:
     axes.errorbar([*line], means, yerr=bars, **{"markersize": 4, "capsize": 3} | style)
 
 
+def list_repeats(pairs: Mapping[str, tuple[BySeed, BySeed]]) -> Rows:
+    """Return a row for each training that was repeated: what it needed before, and again."""
+    rows = [["trained once more", "seed", "before", "again", "difference"]]
+    for name, (before, again) in pairs.items():
+        for seed, bits in again.items():
+            difference = f"{bits - before[seed]:+.4f}"
+            rows.append([name, f"{seed}", f"{before[seed]:.4f}", f"{bits:.4f}", difference])
+    return rows
+
+
 def draw_lines(path: Path, title: str, lines: Lines, *inches: float, **settings: Any) -> None:
     """Draw lines, if there are any; the title gets the number of seeds."""
     counts = [len(found) for line in lines.values() for found in line.values() if found]

@@ -85,7 +85,8 @@ def test_what_each_hypothesis_compares_is_a_contrast_of_each_text_with_the_expec
 
 
 def test_the_tables_have_the_work_of_each_way_beside_static_and_its_patterns_as_code(tmp_path):
-    measured, chosen = figures.list_tables(make_records())
+    measured, repeats, chosen = figures.list_tables(make_records())
+    assert len(repeats) == 1
     assert [row[1] for row in measured[1:]] == [f"{1 + n:.1f}" for n in range(len(WAYS))]
     assert measured[2][2:] == ["2.900 ± 0.000 (3)"] * 3
     options = {name: shown for name, shown, _ in chosen[1:]}
@@ -93,6 +94,23 @@ def test_the_tables_have_the_work_of_each_way_beside_static_and_its_patterns_as_
     assert options["steps of norms"] == "`rate_weights *norm*`"
     figures.draw(make_records(), tmp_path)
     assert {path.stem for path in tmp_path.glob("*.png")} == {*figures.TEXTS}
+
+
+def test_a_training_that_was_repeated_is_beside_the_first_one_and_in_no_contrast():
+    records = make_records()
+    before = figures.list_contrasts(records)
+    bits = dict.fromkeys(figures.TEXTS, 2.75) | {"django_docs": 3.25}
+    again = {"kind": "static, again", "seed": 2, "bits_per_byte": bits}
+    records["static 2, again"] = records["static 2"] | again
+    _, repeats, _ = figures.list_tables(records)
+    assert repeats[1:] == [
+        ["Django's code: static", "2", "3.0000", "2.7500", "-0.2500"],
+        ["Django's documentation: static", "2", "3.0000", "3.2500", "+0.2500"],
+        ["Python source: static", "2", "3.0000", "2.7500", "-0.2500"],
+    ]
+    assert [each.effects for each in figures.list_contrasts(records)] == [
+        each.effects for each in before
+    ]
 
 
 def test_a_picture_has_every_way_also_where_steps_by_the_rms_have_the_work_of_plain_ones():

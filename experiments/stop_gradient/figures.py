@@ -107,18 +107,14 @@ def list_bits(records: Records) -> results.Rows:
 
 
 def list_repeats(records: Records) -> results.Rows:
-    """Return a row for each training that was repeated: its bits per byte, and those before."""
-    rows = [["trained once more", "seed", "before", "again", "difference"]]
+    pairs = {}
     for text, title in TEXTS.items():
         for name, arm in ARMS.items():
             for way in arm.readings:
-                before = collect(records, "bits_per_byte", text, name, way)
-                again = collect(records, "bits_per_byte", text, f"{name}{AGAIN}", way)
-                for seed in again:
-                    bits = [before[seed], again[seed]]
-                    cells = [f"{seed}", *(f"{b:.4f}" for b in bits), f"{bits[1] - bits[0]:+.4f}"]
-                    rows.append([f"{title}: {NAMES[name]}, read {WAYS[way]}", *cells])
-    return rows
+                kinds = (name, f"{name}{AGAIN}")
+                before, again = (collect(records, "bits_per_byte", text, k, way) for k in kinds)
+                pairs[f"{title}: {NAMES[name]}, read {WAYS[way]}"] = (before, again)
+    return results.list_repeats(pairs)
 
 
 def choose_kind(records: Records, text: str, name: str, budget: str) -> str:

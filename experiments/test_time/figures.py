@@ -8,6 +8,8 @@ from txl_lightning.analysis.contrasts import Contrast
 
 UNIT = "bits per byte"
 MARGIN = 0.01
+N_SHOWN = 2
+"""Tables on the page."""
 TEXTS = {
     "django_code": "Django's code",
     "django_docs": "Django's documentation",
@@ -43,7 +45,9 @@ CONTRASTS = {
 
 
 def list_chosen(records: Records) -> dict[str, dict]:
-    return {record["way"]: record for record in results.select(records, kind="chosen")}
+    """Return the ways by name, the one with the least work first."""
+    found = sorted(results.select(records, kind="chosen"), key=lambda each: each["operations"])
+    return {record["way"]: record for record in found}
 
 
 def collect(records: Records, key: str, way: str, text: str) -> dict[int, object]:
@@ -51,7 +55,7 @@ def collect(records: Records, key: str, way: str, text: str) -> dict[int, object
 
 
 def list_tables(records: Records) -> list[results.Rows]:
-    """Return the work of each way, and its bits per byte of each text; then what was chosen."""
+    """Return the work and bits per byte of each way; repeated trainings; what was chosen."""
     chosen = list_chosen(records)
     if not chosen:
         return [[["way", "work", *TEXTS.values()]]]
@@ -61,12 +65,18 @@ def list_tables(records: Records) -> list[results.Rows]:
     for name, record in chosen.items():
         work = f"{record['operations'] / least:.1f}"
         values.append([name, format_options(record["options"]), f"{record['val']:.4f}"])
-        for again in ("", AGAIN):
-            found = [collect(records, "bits_per_byte", f"{name}{again}", text) for text in TEXTS]
-            cells = [results.format_spread(each.values()) if each else "" for each in found]
-            if any(found) or not again:
-                rows.append([f"{name}{again}", work, *cells])
-    return [rows, values]
+        found = [collect(records, "bits_per_byte", name, text) for text in TEXTS]
+        cells = [results.format_spread(each.values()) if each else "" for each in found]
+        rows.append([name, work, *cells])
+    pairs = {
+        f"{title}: {name}": (
+            collect(records, "bits_per_byte", name, text),
+            collect(records, "bits_per_byte", f"{name}{AGAIN}", text),
+        )
+        for text, title in TEXTS.items()
+        for name in chosen
+    }
+    return [rows, results.list_repeats(pairs), values]
 
 
 def format_options(options: dict) -> str:
@@ -108,11 +118,10 @@ def draw(records: Records, folder: Path) -> None:
 def collect_lines(records: Records, text: str) -> results.Lines:
     """Return the bits per byte of a text by family, by work (static is 1), and by seed."""
     operations = {name: record["operations"] for name, record in list_chosen(records).items()}
-    names = sorted(operations, key=operations.__getitem__)
     return {
         family: {
             operations[name] / operations["static"]: collect(records, "bits_per_byte", name, text)
-            for name in names
+            for name in operations
             if name.startswith(starts)
         }
         for family, starts in FAMILIES.items()
