@@ -102,7 +102,19 @@ class StateMemory:
 
 
 def keep_precision(after: State, before: State) -> State:
-    """Return a state in the precision of the one before, which autocast may have lowered."""
+    """Return a state in the precision of the one before, which autocast may have lowered.
+
+    Raises:
+        ValueError: the tensors have other names or shapes than those of `empty_state`.
+    """
+    names = [*after] if isinstance(after, dict) else type(after).__name__
+    is_named = isinstance(after, dict) and after.keys() == before.keys()
+    expected = "those of empty_state"
+    require(is_named, "next state", names, f"{expected}: {', '.join(before)}")
+    for name in before:
+        sizes = [*before[name].shape]
+        shape = [*after[name].shape]
+        require(shape == sizes, f"next state {name}", shape, f"{expected}: {sizes}")
     return {name: after[name].to(before[name].dtype) for name in before}
 
 

@@ -88,9 +88,11 @@ class UnitNetwork(StateNetwork):
         for tokens_BU, doc_pos_BU in zip(tokens, doc_pos, strict=True):
             h_BUD, after = self.read_unit(tokens_BU, state, doc_pos_BU)
             parts.append(h_BUD)
-            after = keep_precision(after, state)
             n_kept = tokens_BU.size(1) % unit_len
-            state = state if n_kept else after
+            # The state after a beginning of a unit is not kept.
+            if not n_kept:
+                after = keep_precision(after, state)
+                state = after
         begun = {
             "tokens_BX": tokens_BU[:, :n_kept],
             "doc_pos_BX": doc_pos_BU[:, :n_kept],
