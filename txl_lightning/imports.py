@@ -31,6 +31,7 @@ LOCAL = (
     "a setting may not import {}, which a notebook, a script or a function defines; {}define it at "
     "the top of a module, and name that in the checkpoint (docs/own_network.md)"
 )
+PLACES = "; it must be in the current folder, in a folder of PYTHONPATH, or installed"
 # Modules that are something else in another process.
 SCRIPTS = ("__main__", "__mp_main__")
 
@@ -122,6 +123,8 @@ def import_class(key: str, name: str) -> Any:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         reason = LOCAL.format(name, "") if is_local(name) else f"{name} cannot be imported: {error}"
+        is_absent = isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]
+        reason += PLACES if is_absent and not is_local(name) else ""
         raise ClassError(f"{key}: {reason}") from error
 
 

@@ -16,7 +16,7 @@ class RecurrentLayer(Protocol):
     """A layer that reads a segment from a state, from left to right."""
 
     def empty_state(self, batch_size: int) -> State:
-        """Return the state before any token."""
+        """Return the state before any token: zeros."""
 
     def __call__(self, x_BLD: Tensor, state: State, doc_pos_BL: Tensor) -> tuple[Tensor, State]:
         """Return the outputs of all tokens, and the state after the last one.
