@@ -92,7 +92,7 @@ class UnitNetwork(StateNetwork):
             # The state after a beginning of a unit is not kept.
             if not n_kept:
                 after = keep_precision(after, state)
-                state = after
+            state = state if n_kept else after
         begun = {
             "tokens_BX": tokens_BU[:, :n_kept],
             "doc_pos_BX": doc_pos_BU[:, :n_kept],
