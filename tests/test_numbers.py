@@ -24,6 +24,7 @@ from txl_lightning.data.json_lines import LONGEST_LINE
 from txl_lightning.data.vocab.spans import LONGEST_WAIT
 from txl_lightning.generation.sessions import STEP_LEN
 from txl_lightning.generation.state import KEPT, SEGMENT_LEN
+from txl_lightning.model.contract_logits import LONG
 from txl_lightning.networks.rotary import FAR
 from txl_lightning.training import network_size
 from txl_lightning.training.network_size import CPU, LADDER, Device, Network, Text
@@ -243,6 +244,12 @@ def list_bound_phrases() -> dict[str, list[str]]:
             log("`test`: 2.287 bits per byte", "needs 2.287 bits per byte"),
         ],
         "docs/huggingface.md": [rounded_angles()],
+        "docs/own_network.md": [
+            f"also in a segment of {LONG} tokens",
+            "its is not 0",
+            "a memory of length 0",
+            "above 0 where the first is better",
+        ],
         "docs/train.md": [
             *map(ladder_row, LADDER[1:]),
             f"from {reckon_ladder_minutes(LADDER[1], CPU):,} minutes on",
