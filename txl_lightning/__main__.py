@@ -39,8 +39,8 @@ from .terminal import drop_unwritten, open_output
 
 LIST_OPTIONS = ("--data.path", "--data.ids")
 """Options whose several values may be words; the others with lists are words in any case."""
-LACKING = {"score": {"rms_tokens", "adapt_across_documents"}}
-LACKING["generate"] = LACKING["score"] | {"rate", "decay", "rate_weights"}
+OF_EVALUATE = {"rms_tokens", "adapt_across_documents"}
+LACKING = {"score": OF_EVALUATE, "generate": OF_EVALUATE | {"rate", "decay", "rate_weights"}}
 """Fields of settings that are no options of a command: only evaluate measures gradients of the
 training text and reads documents, and generation takes no steps."""
 WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}

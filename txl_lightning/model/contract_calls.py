@@ -20,8 +20,8 @@ METHODS = ("tensors", "restore", "rows", "to", "resize")
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
-class Problem(Exception):
-    """What a network does that its contract does not allow."""
+class BrokenContract(Exception):
+    """A network does something that its contract does not allow."""
 
 
 class CheckedNetwork:
@@ -100,7 +100,7 @@ def is_same(after: Tensor, before: Tensor) -> bool:
 
 
 def require_memory(memory: AnyMemory, name: str) -> None:
-    """Raise Problem if a memory lacks a method."""
+    """Raise BrokenContract if a memory lacks a method."""
     for method in METHODS:
         problem = f"{name} returns a memory ({type(memory).__name__}) without a method {method}"
         require_true(callable(getattr(memory, method, None)), problem)
@@ -124,12 +124,12 @@ def naming(name: str, *others: type[Exception]) -> Iterator[None]:
     """Put a name before the problems and errors of a block."""
     try:
         yield
-    except Problem as problem:
-        raise Problem(f"{name}: {problem}") from problem
+    except BrokenContract as problem:
+        raise BrokenContract(f"{name}: {problem}") from problem
     except (*FAULTS, *others) as error:
         # A KeyError says no more than the key.
         kind = f"{type(error).__name__} " if isinstance(error, LookupError) else ""
-        raise Problem(f"{name}: {kind}{error}") from error
+        raise BrokenContract(f"{name}: {kind}{error}") from error
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def turn_off_dropout(net: nn.Module) -> nn.Module:
 
 def require_true(is_right: object, problem: str) -> None:
     if not is_right:
-        raise Problem(problem)
+        raise BrokenContract(problem)
 
 
 def require_equal(actual: Tensor, expected: Tensor, problem: str) -> None:

@@ -15,8 +15,8 @@ from .config import EvalLengths, find_network
 from .contract import AnyMemory, Network, keep_gradient, stop_gradient
 from .contract_calls import (
     FAULTS,
+    BrokenContract,
     CheckedNetwork,
-    Problem,
     check_empty_memory,
     naming,
     require_equal,
@@ -55,7 +55,7 @@ def check_network(net: Network, tgt_len: int = 8, device: str | torch.device = "
     require(mem_len != 0, "mem_len", mem_len, "1 or more: the memory of a network is checked")
     try:
         check_calls(randomize_copy(net).to(device), tgt_len)
-    except (*FAULTS, Problem) as error:
+    except (*FAULTS, BrokenContract) as error:
         text = " ".join(str(error).split())
         raise ValueError(f"network: {text}; docs/own_network.md has the contract") from error
 
@@ -259,7 +259,7 @@ def check_gradients(net: CheckedNetwork, tokens_BL: Tensor) -> None:
     except RuntimeError as error:
         # The backward pass of the first segment has freed what another one needs.
         problem = "a gradient reaches the segment before, though memory has none"
-        raise Problem(problem) from error
+        raise BrokenContract(problem) from error
     if has_gradient:
         check_kept_gradient(net, tokens_BL, stopped)
 

@@ -1,4 +1,4 @@
-"""What `check_network` checks of logits and nats: the tokens that they may depend on.
+"""Checks of logits and nats by `check_network`: the tokens that they may depend on.
 
 B rows   L tokens in the segment   V vocabulary
 """
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .contract import AnyMemory, has_states
-from .contract_calls import CheckedNetwork, Problem, naming, require_equal
+from .contract_calls import BrokenContract, CheckedNetwork, naming, require_equal
 
 LONG = 70
 """Tokens of a segment that is longer than usual chunks and windows of a small network."""
@@ -45,7 +45,7 @@ def check_long_segment(net: CheckedNetwork, tokens_BL: Tensor) -> None:
         rows_BL[row, end:] = (rows_BL[row, end:] + 1) % net.config.n_token
     try:
         first_LV, *changed = net(rows_BL)[0]
-    except Problem:
+    except BrokenContract:
         # A network may refuse so many tokens, as a table of positions does.
         return
     for end, changed_LV in zip(ends, changed, strict=True):

@@ -90,9 +90,7 @@ class UnitNetwork(StateNetwork):
             parts.append(h_BUD)
             n_kept = tokens_BU.size(1) % unit_len
             # The state after a beginning of a unit is not kept.
-            if not n_kept:
-                after = keep_precision(after, state)
-            state = state if n_kept else after
+            state = state if n_kept else keep_precision(after, state)
         begun = {
             "tokens_BX": tokens_BU[:, :n_kept],
             "doc_pos_BX": doc_pos_BU[:, :n_kept],
