@@ -1,0 +1,144 @@
+"""Tables and figure of networks that read with more memory than in training, from results.json."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+
+from experiments import results
+from experiments.copying.figures import find_step
+from experiments.longer_memory.kinds import AFTER, BEFORE, BROKEN, LENGTHS
+from experiments.results import BySeed, Reading, Records
+from txl_lightning.analysis.contrasts import Contrast
+
+UNIT = "% less perplexity"
+MARGIN = 1
+WAYS = {
+    Reading("sinusoidal", "as is"): "the paper's positions",
+    Reading("sinusoidal", "clamped"): "the paper's positions, clamped",
+    Reading("shaw", "as is"): "Shaw's positions",
+    Reading("random memory", "as is"): "random memory",
+    Reading("random memory", "clamped"): "random memory, clamped",
+}
+PAPER, CLAMPED, *OTHERS = WAYS
+
+
+def list_tables(records: Records) -> list[results.Rows]:
+    """Return perplexities by length of memory, who breaks, and what predicts it."""
+    return [list_perplexities(records), list_growths(records), list_predictors(records)]
+
+
+def collect(records: Records, way: Reading, length: int) -> BySeed:
+    return results.collect(records, "perplexity", way.way, str(length), kind=way.kind)
+
+
+def find_growths(records: Records, way: Reading) -> BySeed:
+    """Return, by seed, the perplexity with a memory of AFTER as a multiple of that with BEFORE."""
+    before = collect(records, way, BEFORE)
+    return {seed: after / before[seed] for seed, after in collect(records, way, AFTER).items()}
+
+
+def list_perplexities(records: Records) -> results.Rows:
+    rows = [["perplexity of the test text", *(f"memory of {length}" for length in LENGTHS)]]
+    for way, name in WAYS.items():
+        found = [collect(records, way, length).values() for length in LENGTHS]
+        if all(found):
+            rows.append([name, *(results.format_spread(values, 2) for values in found)])
+    return rows
+
+
+def list_growths(records: Records) -> results.Rows:
+    """Return a row for each way: the seeds that break, and the growth of each."""
+    rows = [["way", "seeds that break", f"perplexity from {BEFORE} to {AFTER}, by seed"]]
+    for way, name in WAYS.items():
+        if growths := find_growths(records, way).values():
+            n_broken = sum(growth > BROKEN for growth in growths)
+            each = ", ".join(f"{growth:.2f}" for growth in growths)
+            rows.append([name, f"{n_broken} of {len(growths)}", each])
+    return rows
+
+
+def list_predictors(records: Records) -> results.Rows:
+    """Return how what is known of a network goes with its growth, over seeds."""
+    rows = [["the paper's positions", "rank correlation with growth", "by seed"]]
+    growths = find_growths(records, PAPER)
+    for name, values in find_predictors(records).items():
+        if len(growths) > 2:
+            known = sorted(growths.keys() & values.keys())
+            correlation = correlate_ranks(
+                *([by[seed] for seed in known] for by in (growths, values))
+            )
+            each = ", ".join(f"{values[seed]:.3g}" for seed in known)
+            rows.append([name, f"{correlation:+.2f}", each])
+    return rows
+
+
+def find_predictors(records: Records) -> dict[str, BySeed]:
+    """Return what may predict growth, by name and seed; a network may never learn to copy."""
+    found = {record["seed"]: record for record in results.select(records, kind=PAPER.kind)}
+    steps = {seed: find_step(record) for seed, record in found.items()}
+    attention = {
+        key: results.collect(records, "attention", key, kind=PAPER.kind)
+        for key in ("beyond", "distance")
+    }
+    return {
+        f"share of attention beyond the distances of training, memory of {AFTER}": attention[
+            "beyond"
+        ],
+        "mean attention distance, as trained": attention["distance"],
+        "updates until it copies": {seed: step for seed, step in steps.items() if step},
+        f"perplexity with a memory of {BEFORE}": collect(records, PAPER, BEFORE),
+    }
+
+
+def correlate_ranks(first: Iterable[float], second: Iterable[float]) -> float:
+    """Return Spearman's rank correlation; equal values share their mean rank."""
+    x, y = ([rank - fmean(ranks) for rank in ranks] for ranks in map(rank_values, (first, second)))
+    product = sum(a * b for a, b in zip(x, y, strict=True))
+    spread = (sum(a * a for a in x) * sum(b * b for b in y)) ** 0.5
+    return product / spread if spread else 0.0
+
+
+def rank_values(values: Iterable[float]) -> list[float]:
+    values = list(values)
+    return [
+        sum(v < value for v in values) + sum(v == value for v in values) / 2 for value in values
+    ]
+
+
+def list_contrasts(records: Records) -> list[Contrast]:
+    """Return each way against the paper's positions, with a memory of AFTER."""
+    return [contrast(records, way, PAPER, AFTER) for way in (CLAMPED, *OTHERS)] + [
+        contrast(records, way, PAPER, BEFORE) for way in OTHERS if way.way == "as is"
+    ]
+
+
+def contrast(records: Records, first: Reading, second: Reading, length: int) -> Contrast:
+    less = collect(records, first, length)
+    more = collect(records, second, length)
+    effects = [100 * (1 - less[seed] / more[seed]) for seed in sorted(less.keys() & more.keys())]
+    name = f"memory of {length}: {WAYS[first]} against {WAYS[second]}"
+    return Contrast(name, effects, UNIT, MARGIN)
+
+
+def draw(records: Records, folder: Path) -> None:
+    """Draw perplexity by length of memory: a line for each seed, a panel for each way."""
+    lines = {
+        name: {length: collect(records, way, length) for length in LENGTHS}
+        for way, name in WAYS.items()
+    }
+    title = "Perplexity with more memory than in training"
+    draw_seeds(folder / "longer_memory.png", title, lines)
+
+
+def draw_seeds(path: Path, title: str, lines: Mapping[str, Mapping[int, BySeed]]) -> None:
+    counts = [len(found) for line in lines.values() for found in line.values() if found]
+    if not counts:
+        return
+    labels = {"xlabel": "states in memory", "ylabel": "perplexity of the test text"}
+    title = f"{title} (a line is a seed, {results.count_seeds(*counts)})"
+    with results.draw_figure(path, title, 8, 4.5, **labels) as axes:
+        for style, (name, line) in zip(results.STYLES, lines.items(), strict=False):
+            places = [place for place, found in line.items() if found]
+            for n, seed in enumerate(line[places[0]] if places else ()):
+                values = [line[place][seed] for place in places]
+                axes.plot(places, values, markersize=3, label=name if n == 0 else None, **style)

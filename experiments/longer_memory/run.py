@@ -1,0 +1,123 @@
+"""Why do half of the networks break when memory grows?
+
+    python -m experiments.longer_memory.run [--seeds 31 32 ... 40] [--only KIND ...] [--fast]
+
+Networks, text and updates are those of experiments/copying; README.md has the plan.
+"""
+
+from argparse import Namespace
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from experiments import common
+from experiments.copying.run import METRIC, RATE, VALIDATIONS
+from experiments.longer_memory.kinds import AFTER, FARTHEST, KINDS, LENGTHS, SEGMENT, Kind
+from experiments.the_paper import training
+from experiments.the_paper.rows import MEMORY, TIMES, Sizes
+from txl_lightning import TransformerXL
+from txl_lightning.analysis.attention_distance import sum_attention, summarize_heads
+from txl_lightning.data.stream import Stream
+from txl_lightning.imports import allow_imports
+from txl_lightning.model.config import EvalLengths
+
+SEEDS = tuple(range(31, 41))
+ROWS = 8
+SEGMENTS = 32
+"""Of each row, in which attention is measured."""
+PROBE = {"class_path": "experiments.copying.run.CopyProbe"}
+DRAW = {"class_path": "experiments.longer_memory.run.RandomMemory"}
+
+
+class RandomMemory(Callback):
+    """Lets each update read a number of the memory's states that is drawn, from none to all.
+
+    A segment is as long as the memory, so that the next one has all its states again.
+    """
+
+    def on_train_batch_start(
+        self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        bank = module.memory_bank
+        if memory := bank.committed.get(("train", 0)):
+            drawn = draw_length(module.net.config.mem_len, trainer.global_step)
+            filled_B = memory.filled_B.clamp(max=drawn)
+            bank.committed["train", 0] = replace(memory, filled_B=filled_B)
+
+
+def draw_length(longest: int, step: int) -> int:
+    """Return a length from 0 to the longest one: the same for a step that is resumed."""
+    generator = torch.Generator().manual_seed(step)
+    return int(torch.randint(longest + 1, (), generator=generator))
+
+
+def main() -> None:
+    args = common.parse_args(__file__, __doc__, SEEDS, kinds=KINDS)
+    allow_imports(["experiments"])
+    common.measure_kinds(args, measure)
+
+
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
+    """Return perplexities of the test text by length of memory, and what may predict them."""
+    sizes = training.pick_sizes(args)
+    run = train(args, kind, seed, sizes)
+    net = run.net.to(args.device)
+    test_PT = training.cut_pieces(run.store, "test", sizes)
+    perplexity = {"as is": score_lengths(net, test_PT, sizes, None)}
+    if KINDS[kind].has_clamped_reading:
+        perplexity["clamped"] = score_lengths(net, test_PT, sizes, FARTHEST)
+    attention = measure_attention(net, run.store.ids("val"))
+    fields = {"kind": kind, "seed": seed, "perplexity": perplexity, "attention": attention}
+    return fields | run.describe(METRIC)
+
+
+def train(args: Namespace, kind: str, seed: int, sizes: Sizes) -> common.TrainedRun:
+    how: Kind = KINDS[kind]
+    options = training.fit_options(MEMORY, sizes, seed, 4 * TIMES)
+    options |= training.text_options(sizes) | how.options
+    options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
+    options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}
+    options["trainer.callbacks"] = [PROBE, DRAW] if how.draws_memory else [PROBE]
+    return common.train(args, f"{kind} {seed}", seed, options)
+
+
+def score_lengths(
+    net: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, clamp_len: int | None
+) -> dict[str, float]:
+    """Return the perplexity of pieces of text by length of memory.
+
+    Each token attends to as many states as the memory has; distances may be clamped.
+    """
+    before = max(sizes.memory_lens)
+    how = {"tgt_len": net.config.mem_len, "same_length": "mem_len", "clamp_len": clamp_len}
+    nats = {n: common.read_rows(net, ids_PT, before, mem_len=n, **how) for n in LENGTHS}
+    return {str(n): nats_PT.mean().exp().item() for n, nats_PT in nats.items()}
+
+
+def measure_attention(net: TransformerXL, ids: np.ndarray) -> dict[str, float]:
+    """Return how far back heads attend as trained, and their share beyond it with more memory.
+
+    Both are means over the heads of all layers; distances are tokens.
+    """
+    short = sum_heads(net, ids, SEGMENT)
+    rows = summarize_heads(short)
+    long = torch.cat([sums.distance_HS for sums in sum_heads(net, ids, AFTER)])
+    beyond_H = long[:, FARTHEST + 1 :].sum(dim=1) / long.sum(dim=1)
+    distance = float(np.mean([row["mean"] for row in rows]))
+    return {"distance": distance, "beyond": beyond_H.mean().item()}
+
+
+def sum_heads(net: TransformerXL, ids: np.ndarray, mem_len: int) -> list[Any]:
+    """Return sums of attention weights by distance, each query with as many states."""
+    memory = net.empty_memory(ROWS, EvalLengths(mem_len, None, "mem_len"))
+    n_warmup = AFTER // SEGMENT
+    n_segment = n_warmup + SEGMENTS
+    stream = Stream.from_tokens(ids[: ROWS * (n_segment * SEGMENT + 1)], ROWS, SEGMENT)
+    return sum_attention(net, map(stream.segment, range(n_segment)), memory, n_warmup)
+
+
+if __name__ == "__main__":
+    main()
