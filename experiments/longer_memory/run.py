@@ -15,11 +15,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from experiments import common
 from experiments.copying.run import METRIC, RATE, VALIDATIONS
-from experiments.longer_memory.kinds import AFTER, FARTHEST, KINDS, LENGTHS, SEGMENT, Kind
+from experiments.longer_memory.kinds import AFTER, FARTHEST, KINDS, LENGTHS, SEGMENT
 from experiments.the_paper import training
 from experiments.the_paper.rows import MEMORY, TIMES, Sizes
 from txl_lightning import TransformerXL
-from txl_lightning.analysis.attention_distance import sum_attention, summarize_heads
+from txl_lightning.analysis.attention_distance import HeadSums, sum_attention, summarize_heads
 from txl_lightning.data.stream import Stream
 from txl_lightning.imports import allow_imports
 from txl_lightning.model.config import EvalLengths
@@ -75,7 +75,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
 
 
 def train(args: Namespace, kind: str, seed: int, sizes: Sizes) -> common.TrainedRun:
-    how: Kind = KINDS[kind]
+    how = KINDS[kind]
     options = training.fit_options(MEMORY, sizes, seed, 4 * TIMES)
     options |= training.text_options(sizes) | how.options
     options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
@@ -102,17 +102,18 @@ def measure_attention(net: TransformerXL, ids: np.ndarray) -> dict[str, float]:
 
     Both are means over the heads of all layers; distances are tokens.
     """
-    short = sum_heads(net, ids, SEGMENT)
+    short = sum_heads(net, ids, EvalLengths())
     rows = summarize_heads(short)
-    long = torch.cat([sums.distance_HS for sums in sum_heads(net, ids, AFTER)])
-    beyond_H = long[:, FARTHEST + 1 :].sum(dim=1) / long.sum(dim=1)
+    with_more = sum_heads(net, ids, EvalLengths(AFTER, None, "mem_len"))
+    long_HS = torch.cat([sums.distance_HS for sums in with_more])
+    beyond_H = long_HS[:, FARTHEST + 1 :].sum(dim=1) / long_HS.sum(dim=1)
     distance = float(np.mean([row["mean"] for row in rows]))
     return {"distance": distance, "beyond": beyond_H.mean().item()}
 
 
-def sum_heads(net: TransformerXL, ids: np.ndarray, mem_len: int) -> list[Any]:
-    """Return sums of attention weights by distance, each query with as many states."""
-    memory = net.empty_memory(ROWS, EvalLengths(mem_len, None, "mem_len"))
+def sum_heads(net: TransformerXL, ids: np.ndarray, lengths: EvalLengths) -> list[HeadSums]:
+    """Return each layer's sums of attention weights by distance, with a full memory."""
+    memory = net.empty_memory(ROWS, lengths)
     n_warmup = AFTER // SEGMENT
     n_segment = n_warmup + SEGMENTS
     stream = Stream.from_tokens(ids[: ROWS * (n_segment * SEGMENT + 1)], ROWS, SEGMENT)
