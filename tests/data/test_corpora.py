@@ -56,7 +56,8 @@ def place_corpus(write_files, monkeypatch):
 
 @pytest.mark.parametrize("name", PLACED)
 def test_existing_corpus_files_are_used_as_published_without_network(place_corpus, name):
-    encoding, (_, vocab, words, val) = place_corpus(name), PLACED[name]
+    encoding = place_corpus(name)
+    _, vocab, words, val = PLACED[name]
     assert (encoding.vocab, encoding.words) == (vocab, words)
     assert encoding.document_unit == ("lines" if name == "lm1b" else None)
     assert b"".join(chunk for part in encoding.splits["val"] for chunk in part.chunks()) == val
@@ -77,7 +78,8 @@ def test_existing_corpus_files_are_used_as_published_without_network(place_corpu
 def test_a_word_option_overrides_that_of_the_corpus_and_keeps_the_others(
     place_corpus, name, options
 ):
-    words, others = place_corpus(name, words=WordOptions(**options)).words, place_corpus(name).words
+    words = place_corpus(name, words=WordOptions(**options)).words
+    others = place_corpus(name).words
     assert words == replace(others, **options) != others
 
 
@@ -91,7 +93,8 @@ def test_fractions_are_refused_for_a_text_with_splits_of_its_own(settings):
 
 
 OF_A_TEXT = {"vocab", "id_options"}
-CASE, SIZE = WordOptions(lower_case=True), SubwordOptions(999)
+CASE = WordOptions(lower_case=True)
+SIZE = SubwordOptions(999)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ LEAST |= {"micro_batches": 1, "ext_len": 0, "eval_ext_len": 0, "eval_warmup_len"
 
 
 def test_own_text_is_read_in_rows_whatever_the_corpus(make_data, text_file):
-    data, text = make_data(corpus="sort"), text_file.read_bytes()
+    data = make_data(corpus="sort")
+    text = text_file.read_bytes()
     segment = next(iter(data.train_dataloader()))
     assert data.bytes_per_token("train") == 1.0
     row_len = int(0.9 * len(text)) // 4

@@ -30,7 +30,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        script, headers = self.server.script, self.server.headers
+        script = self.server.script
+        headers = self.server.headers
         headers.append(self.headers)
         start = int(self.headers.get("Range", "bytes=0-")[6:-1])
         code, ranges = (206, f"bytes {start}-299999/300000") if start else (200, None)
@@ -53,7 +54,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Server(http.server.ThreadingHTTPServer):
     def __init__(self, part):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.script, self.headers, self.part = [{}], [], part
+        self.script = [{}]
+        self.headers = []
+        self.part = part
         self.released = threading.Event()
 
     @property
@@ -157,7 +160,8 @@ def test_failing_server_is_named_after_retries_where_these_may_help(
     server, remote, target, monkeypatch, failure
 ):
     answer, message, n_request = FAILURES[failure]
-    server.script, waits = [answer], []
+    server.script = [answer]
+    waits = []
     monkeypatch.setattr(download, "DELAYS", (1, 2, 4, 8))
     monkeypatch.setattr(download.time, "sleep", waits.append)
     where = r"a\.bin: missing, and http.*/a cannot be read \("

@@ -43,7 +43,8 @@ def save_megatron(folder: Path) -> None:
     """Two sequences in each document but the last."""
     IDS.astype("<i4").tofile(folder / "a.bin")
     bounds = np.unique([*STARTS, *(start + 1 for start in STARTS[:-1]), len(IDS)])
-    lengths, pointers = np.diff(bounds).astype("<i4"), (4 * bounds[:-1]).astype("<i8")
+    lengths = np.diff(bounds).astype("<i4")
+    pointers = (4 * bounds[:-1]).astype("<i8")
     documents = [*np.searchsorted(bounds, STARTS), len(bounds) - 1]
     with (folder / "a.idx").open("wb") as file:
         file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, len(bounds) - 1, len(documents)))

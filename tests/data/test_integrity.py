@@ -48,7 +48,8 @@ def flip_bit(path: Path, place: int) -> None:
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store, capsys, damage):
-    chance, first = random.Random(0), open_store()
+    chance = random.Random(0)
+    first = open_store()
     expected = content(first)
     for _ in range(60):
         path = first.folder / chance.choice(FILES)
@@ -95,7 +96,9 @@ def test_manifest_of_another_shape_is_named_with_what_is_wrong(open_store, chang
 def test_contents_are_read_once_and_again_when_copied_or_asked_for(
     open_store, tmp_path, monkeypatch
 ):
-    folder, read, find = open_store().folder, [], store.find_problem
+    folder = open_store().folder
+    read = []
+    find = store.find_problem
     monkeypatch.setattr(
         store, "find_problem", lambda path, *how: read.append(path) or find(path, *how)
     )
@@ -123,8 +126,10 @@ def test_prepare_check_detects_changes_that_keep_the_time_stamp(
 
 def test_ids_beyond_the_vocabulary_are_refused_although_their_checksum_is_right(open_store):
     prepared = open_store()
-    path, manifest = prepared.folder / "train.ids", dict(prepared.manifest)
-    ids, beyond = np.fromfile(path, np.uint8), prepared.vocab.n_token
+    path = prepared.folder / "train.ids"
+    manifest = dict(prepared.manifest)
+    ids = np.fromfile(path, np.uint8)
+    beyond = prepared.vocab.n_token
     ids[-1] = beyond
     ids.tofile(path)
     manifest["files"] |= {"train.ids": hash_file(path)}

@@ -80,7 +80,8 @@ def test_prepared_text_is_neither_read_nor_written_again(tmp_path, encoding, mon
 
     monkeypatch.setattr(files, "MIN_AGE", 0)
     made = encoding(b"abcdabcd")
-    first, before = prepare_text(made, tmp_path / "data"), times()
+    first = prepare_text(made, tmp_path / "data")
+    before = times()
     monkeypatch.setattr(FileSlice, "chunks", lambda self: pytest.fail("read again"))
     again = prepare_text(made, tmp_path / "data")
     assert (again.folder, again.ids("train").tolist()) == (first.folder, [*b"abcd"])
@@ -156,7 +157,8 @@ def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
     pieces = prepare_text(made, tmp_path / "pieces")
     assert pieces.fingerprint == whole.fingerprint
     for split in SPLITS:
-        one, two = whole.text(split), pieces.text(split)
+        one = whole.text(split)
+        two = pieces.text(split)
         np.testing.assert_array_equal(one.ids, two.ids)
         np.testing.assert_array_equal(one.starts, two.starts)
 
@@ -278,7 +280,9 @@ def test_killed_builder_does_not_block_the_next(tmp_path, encoding):
 
 
 def test_one_of_two_builders_builds_and_the_other_waits(tmp_path, encoding, monkeypatch):
-    made, build, built = encoding(b"abcd"), Encoding.build, []
+    made = encoding(b"abcd")
+    build = Encoding.build
+    built = []
 
     def build_slowly(*args, **options):
         built.append(args)

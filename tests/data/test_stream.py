@@ -51,12 +51,14 @@ def streams(draw):
     n_token = draw(st.integers(40, 200))
     cuts = draw(st.sets(st.integers(1, n_token - 1), max_size=12))
     text = TextTokens(np.arange(n_token), np.array([0, *sorted(cuts)]))
-    seed, tgt_len = draw(st.integers(0, 99)), draw(st.integers(1, 50))
+    seed = draw(st.integers(0, 99))
+    tgt_len = draw(st.integers(1, 50))
     lengths = draw(st.sampled_from([FixedLengths(tgt_len), Varlen(max(tgt_len, 5), seed)]))
     orders = [TextOrder(text), RolledOrder(text, seed), ShuffledOrder(text, seed)]
     order = draw(st.sampled_from(orders))
     warmup_len = draw(st.integers(0, 30)) if order is orders[0] else 0
-    batch_size, ext_len = draw(st.sampled_from([1, 2, 6])), draw(st.sampled_from([0, 1, 7, 60]))
+    batch_size = draw(st.sampled_from([1, 2, 6]))
+    ext_len = draw(st.sampled_from([0, 1, 7, 60]))
     return Stream(text, batch_size, lengths, order, warmup_len, ext_len)
 
 
@@ -74,7 +76,8 @@ def join(segments, name: str) -> torch.Tensor:
 @given(streams())
 def test_rows_continue_and_repeat_ext_len_tokens_as_context_without_targets(stream):
     segments = list_segments(stream)
-    tokens, targets = join(segments, "tokens_BL"), join(segments, "targets_BL")[:, :-1]
+    tokens = join(segments, "tokens_BL")
+    targets = join(segments, "targets_BL")[:, :-1]
     assert tokens.shape == (stream.batch_size, stream.n_target)
     assert torch.equal(tokens[:, 1:].where(targets != IGNORED, IGNORED), targets)
     n_read = 0
@@ -94,7 +97,8 @@ def test_every_token_is_a_target_once_unless_nothing_precedes_it(stream):
     targets = torch.cat([segment.targets_BL.flatten() for segment in list_segments(stream)])
     scored = targets[targets != IGNORED].tolist()
     assert len(scored) == len(set(scored))
-    read, starts = set(range(stream.row_len * stream.batch_size)), set(stream.tokens.starts)
+    read = set(range(stream.row_len * stream.batch_size))
+    starts = set(stream.tokens.starts)
     assert not set(scored) & starts
     if isinstance(stream.order, ShuffledOrder):
         assert len(scored) >= len(read) - len(starts) - stream.batch_size
@@ -110,7 +114,8 @@ def test_every_token_is_a_target_once_unless_nothing_precedes_it(stream):
 @given(streams())
 def test_doc_pos_counts_the_tokens_of_the_same_document_before_each(stream):
     segments = list_segments(stream)
-    tokens, doc_pos = join(segments, "tokens_BL"), join(segments, "doc_pos_BL")
+    tokens = join(segments, "tokens_BL")
+    doc_pos = join(segments, "doc_pos_BL")
     starts = set(stream.tokens.starts.tolist())
     for row, counts in zip(tokens.tolist(), doc_pos.tolist(), strict=True):
         for column, (token, count) in enumerate(zip(row, counts, strict=True)):
@@ -142,7 +147,8 @@ def test_ranks_together_score_what_one_process_scores(stream, world_size):
 @given(streams(), st.lists(st.integers(0, 12), max_size=5), st.sampled_from([None, None, 1, 4]))
 def test_training_loader_interrupted_anywhere_gives_the_same_segments(stream, stops, n_segment):
     expected = itertools.islice(TrainingLoader(stream, n_segment=n_segment), sum(stops) + 3)
-    actual, state = [], TrainingLoader(stream).state_dict()
+    actual = []
+    state = TrainingLoader(stream).state_dict()
     for stop in (*stops, 3):
         loader = TrainingLoader(stream, n_segment=n_segment)
         loader.load_state_dict(state)
@@ -161,7 +167,8 @@ def test_training_loader_interrupted_anywhere_gives_the_same_segments(stream, st
 @holds
 @given(streams(), st.sampled_from([None, 1, 3]))
 def test_training_loader_counts_the_tokens_seen(stream, n_segment):
-    loader, n_token = TrainingLoader(stream, n_segment=n_segment), 0
+    loader = TrainingLoader(stream, n_segment=n_segment)
+    n_token = 0
     for segment in itertools.islice(loader, 2 * len(stream)):
         assert loader.count_targets(segment.index) == n_token
         n_token += len(segment.targets_BL) * segment.new_len
@@ -212,7 +219,8 @@ def test_rolled_row_starts_at_another_offset_in_each_pass_without_attention_acro
 
 
 def test_shuffled_documents_are_complete_and_in_another_order_in_each_pass_and_with_each_seed():
-    text, orders = TextTokens(np.arange(60), np.arange(0, 60, 5)), set()
+    text = TextTokens(np.arange(60), np.arange(0, 60, 5))
+    orders = set()
     for seed, n_pass in itertools.product(range(2), range(3)):
         stream = Stream(text, 1, FixedLengths(59), ShuffledOrder(text, seed))
         documents = stream.segment(n_pass).tokens_BL[0, :55].view(11, 5)
@@ -314,9 +322,11 @@ def test_a_varlen_segment_is_found_from_the_last_one_without_counting_all_passes
 @pytest.mark.parametrize("changes", [{"tgt_len": 5}, {"ext_len": 2}, {"seed": 1}], ids=str)
 def test_changed_reading_settings_restart_the_text(changes):
     # A state without ext_len means ext_len 0.
-    stream, read_as = Stream.from_tokens(np.arange(50), 3, 4), {"tgt_len": 4, "ext_len": 0}
+    stream = Stream.from_tokens(np.arange(50), 3, 4)
+    read_as = {"tgt_len": 4, "ext_len": 0}
     state = {"consumed": 2, "read_as": {"tgt_len": 4}}
-    loader, other = TrainingLoader(stream, read_as), TrainingLoader(stream, read_as | changes)
+    loader = TrainingLoader(stream, read_as)
+    other = TrainingLoader(stream, read_as | changes)
     loader.load_state_dict(state)
     with pytest.warns(UserWarning, match="reading from the start of the text"):
         other.load_state_dict(state)

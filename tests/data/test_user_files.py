@@ -248,7 +248,8 @@ def test_latin_1_after_the_first_bytes_is_refused_where_it_is_read(write_files, 
 def test_tar_gives_its_files_is_unpacked_once_and_refused_if_truncated(
     tmp_path, monkeypatch, ending
 ):
-    path, compress = tmp_path / f"texts.tar{ending}", COMPRESSIONS[ending]
+    path = tmp_path / f"texts.tar{ending}"
+    compress = COMPRESSIONS[ending]
     letters = os.urandom(20_000).hex().encode()
     members = {"z.txt": b"z\n", "deep/" * 18 + "é.txt": letters, "empty": b""}
     entries = [entry(name, text, mode=0o4755) for name, text in members.items()]
@@ -280,7 +281,8 @@ def test_archive_with_other_content_of_the_same_size_and_time_is_unpacked_again(
 )
 def test_unsafe_or_unusable_tar_is_refused_and_stays_inside(write_files, tmp_path, kind, place):
     members, message = REFUSED_TARS[kind]
-    content, top = make_tar(entry("a", b"a"), members), place.split("/")[0]
+    content = make_tar(entry("a", b"a"), members)
+    top = place.split("/")[0]
     folder = write_files({place: content})
     with pytest.raises(DataError, match=message):
         split_user_files([folder / top], FRACTIONS, tmp_path / "data")

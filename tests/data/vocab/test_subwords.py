@@ -116,7 +116,8 @@ def test_text_without_white_space_is_cut_anywhere(vocab, document):
 
 @given(text=st.text("the cat's é☃🙂\n", max_size=40))
 def test_stream_is_never_ahead_of_its_tokens_nor_breaks_a_character(vocab, text):
-    ids, sent = vocab.encode_text(text).tolist(), ""
+    ids = vocab.encode_text(text).tolist()
+    sent = ""
     for number, piece in enumerate(islice(vocab.decode_stream(ids), len(ids)), 1):
         sent += piece
         assert "\ufffd" not in sent
