@@ -27,14 +27,16 @@ def record_calls(net, tokens_BL, memory) -> list[tuple]:
 def test_recorded_sums_equal_a_count_of_the_weights_of_the_reference(make_net, positions, mem_len):
     learned = positions not in ("sinusoidal", "absolute_sinusoidal")
     net = make_net(positions=positions, clamp_len=9 if learned else None, mem_len=mem_len)
-    tokens_BL, (_, memory) = torch.randint(11, (2, 5)), net.hidden(torch.randint(11, (2, 9)))
+    tokens_BL = torch.randint(11, (2, 5))
+    _, memory = net.hidden(torch.randint(11, (2, 9)))
     with record_attention(net) as sums:
         net.hidden(tokens_BL, memory)
     S = mem_len + 5
     for arguments, layer_sums in zip(record_calls(net, tokens_BL, memory), sums, strict=True):
         q_BLHK, kv_BS2HK, terms, mask, _ = arguments
         weight_BHLS = reference.weights(q_BLHK, kv_BS2HK[:, :, 0], terms, mask.mask_BLS)
-        distance_HS, memory_H = torch.zeros(2, S).double(), torch.zeros(2).double()
+        distance_HS = torch.zeros(2, S).double()
+        memory_H = torch.zeros(2).double()
         for (_, head, query, state), weight in np.ndenumerate(weight_BHLS.numpy(force=True)):
             if state <= mem_len + query:
                 distance_HS[head, mem_len + query - state] += weight
@@ -46,8 +48,10 @@ def test_recorded_sums_equal_a_count_of_the_weights_of_the_reference(make_net, p
 
 @pytest.mark.parametrize("kernel", ["reference", "per_head"])
 def test_recording_changes_no_output_and_restores_the_kernels(make_net, kernel):
-    net, tokens_BL = make_net(kernel=kernel), torch.randint(11, (2, 5))
-    kernels, expected = [layer.attention.attend for layer in net.layers], net(tokens_BL)[0]
+    net = make_net(kernel=kernel)
+    tokens_BL = torch.randint(11, (2, 5))
+    kernels = [layer.attention.attend for layer in net.layers]
+    expected = net(tokens_BL)[0]
     with pytest.raises(KeyError), record_attention(net):  # noqa: PT012
         assert torch.equal(net(tokens_BL)[0], expected)
         raise KeyError

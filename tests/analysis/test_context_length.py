@@ -81,7 +81,8 @@ def test_a_gain_below_the_papers_one_percent_ends_the_useful_context(share, recl
 
 def test_only_nats_below_the_best_of_the_group_are_a_gain():
     contexts = [10, 20, 30, 40]
-    better, worse = make_nats(20, contexts), make_nats(40, contexts) + 1.0
+    better = make_nats(20, contexts)
+    worse = make_nats(40, contexts) + 1.0
     (_, alone), _ = score({"other": worse, "it": worse}, contexts)
     assert (alone["recl"], alone["found"]) == (40, False)
     (first, beaten), _ = score({"better": better, "worse": worse}, contexts)
@@ -105,9 +106,11 @@ def test_score_of_a_context_is_that_of_a_window_of_its_tokens(
 ):
     # Score targets in chunks.
     monkeypatch.setattr("txl_lightning.analysis.context_length.SCORES", 1000)
-    net, free = make_net(**changes), make_net(**changes | {"same_length": None})
+    net = make_net(**changes)
+    free = make_net(**changes | {"same_length": None})
     free.load_state_dict(net.state_dict())
-    tokens, place_P = torch.randint(11, (60,)).numpy(), spread_targets(60, 20, 9)
+    tokens = torch.randint(11, (60,)).numpy()
+    place_P = spread_targets(60, 20, 9)
     for context in (1, 7, 20):
         nats_P = score_context(net, tokens, place_P, context, tgt_len)
         windows = [tokens[place - context : place + 1] for place in place_P]
@@ -119,7 +122,8 @@ def test_score_of_a_context_is_that_of_a_window_of_its_tokens(
 
 @pytest.mark.parametrize("place", [20, 25, 59])
 def test_unrelated_tokens_are_those_half_the_text_away(make_net, place):
-    net, tokens = make_net(), torch.randint(11, (60,)).numpy()
+    net = make_net()
+    tokens = torch.randint(11, (60,)).numpy()
     nats_P = score_context(net, tokens, np.array([place]), 20, unrelated=8)
     away = np.roll(tokens, -30)[place - 20 : place - 12]
     window = np.concatenate([away, tokens[place - 12 : place + 1]])
@@ -133,7 +137,8 @@ def test_window_is_read_in_segments_with_the_given_memory(make_net):
     for mem_len in (0, 2):
         net = make_net(mem_len=mem_len)
         found_P = score_context(net, tokens.numpy(), np.array([50]), 10, tgt_len=4, mem_len=mem_len)
-        window, memory = tokens[None, 40:51], None
+        window = tokens[None, 40:51]
+        memory = None
         for start, stop in ((0, 2), (2, 6), (6, 10)):
             h_BLD, memory = net.hidden(window[:, start:stop], memory)
         expected = net.head.nats(h_BLD[:, -1:], window[:, -1:]).item()

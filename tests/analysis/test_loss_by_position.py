@@ -38,7 +38,8 @@ def test_saved_nats_are_compared_segment_by_segment():
 
 
 def test_every_memory_len_is_scored_on_the_same_tokens_with_a_full_memory(make_net):
-    net, tokens = make_net(), make_tokens(2 * 30 + 1)
+    net = make_net()
+    tokens = make_tokens(2 * 30 + 1)
     nats = score_memory_lens(net, tokens, [9, 0, 4, 9], batch_size=2, tgt_len=4)
     assert list(nats) == [0, 4, 9]
     for mem_len, nats_BGL in nats.items():

@@ -49,7 +49,8 @@ def net():
 
 def mix_slowly(states, ids, p_V, use):
     """Return the probabilities after the last of `states`, by the equations of Grave et al."""
-    p_cache_V, now = torch.zeros_like(p_V), len(states) - 1
+    p_cache_V = torch.zeros_like(p_V)
+    now = len(states) - 1
     for i in range(max(now - use.cache_len, 0), now):
         cosine = torch.cosine_similarity(states[now], states[i], dim=0)
         p_cache_V[ids[i + 1]] += torch.exp(use.cache_theta * cosine)
@@ -67,11 +68,15 @@ def step_plainly(use, net, trained):
 def score_slowly(net, ids, tgt_len, use, mem_len, ext_len=0, place=0, step=step_plainly):
     """Return the nats of all tokens but the first of a document at a place in a text, with the
     steps of Krause et al. after each segment of the text."""
-    net, states, nats = copy.deepcopy(net), [], []
-    trained, memory = copy.deepcopy(net), net.empty_memory(1, EvalLengths(mem_len))
+    net = copy.deepcopy(net)
+    states = []
+    nats = []
+    trained = copy.deepcopy(net)
+    memory = net.empty_memory(1, EvalLengths(mem_len))
     bounds = [0, *range(tgt_len - place % tgt_len, len(ids) - 1, tgt_len), len(ids) - 1]
     for start, stop in pairwise(bounds):
-        targets_L, begin = ids[start + 1 : stop + 1], max(start - ext_len, 0)
+        targets_L = ids[start + 1 : stop + 1]
+        begin = max(start - ext_len, 0)
         inputs = ids[None, begin:stop], memory, None, min(ext_len, stop)
         h_BLD, memory = net.hidden(*inputs)
         h_BLD = h_BLD[:, start - begin :]
@@ -92,7 +97,8 @@ def score_slowly(net, ids, tgt_len, use, mem_len, ext_len=0, place=0, step=step_
     [(1, 6, {}), (7, 3, {"norm": "pre"}), (13, 0, {}), (33, 5, {}), (5, 6, {"cutoffs": [4, 8]})],
 )
 def test_adapted_nats_are_those_of_the_papers_equations(make_net, use, tgt_len, mem_len, changes):
-    net, ids = make_net(**changes), torch.randint(11, (70,))
+    net = make_net(**changes)
+    ids = torch.randint(11, (70,))
     expected = score_slowly(net, ids, tgt_len, use, mem_len)
     how = {"batch_size": 1, "tgt_len": tgt_len, "mem_len": mem_len, "adaptation": use}
     actual = stream_nats(net, ids, **how)[0]
@@ -121,7 +127,8 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
     ],
 )
 def test_only_weights_whose_names_are_given_take_steps(make_net, patterns, chosen):
-    net, ids = make_net(norm="pre"), torch.randint(11, (40,))
+    net = make_net(norm="pre")
+    ids = torch.randint(11, (40,))
 
     def step(use, net, trained):
         before = copy.deepcopy(net)
@@ -139,7 +146,8 @@ def test_only_weights_whose_names_are_given_take_steps(make_net, patterns, chose
 
 def test_steps_by_the_rms_of_gradients_are_those_of_the_papers_equations(make_net):
     net = make_net(norm="pre")
-    read, ids = torch.randint(11, (45,)), torch.randint(11, (40,))
+    read = torch.randint(11, (45,))
+    ids = torch.randint(11, (40,))
     use = Adaptation(rate=0.01, decay=0.3, rms_tokens=40)
     squares = []
     memory = net.empty_memory(1)
@@ -207,7 +215,8 @@ def test_weights_without_any_gradient_in_the_training_text_are_refused(make_net)
 
 @EACH
 def test_dropout_of_a_network_in_training_is_off_while_it_adapts(make_net, use):
-    net, ids = make_net(dropout=0.5, dropatt=0.5), torch.randint(11, (70,))
+    net = make_net(dropout=0.5, dropatt=0.5)
+    ids = torch.randint(11, (70,))
     how = {"batch_size": 1, "tgt_len": 7, "adaptation": use}
     expected = stream_nats(net, ids, **how)
     assert torch.equal(stream_nats(net.train(), ids, **how), expected)
@@ -217,7 +226,8 @@ def test_dropout_of_a_network_in_training_is_off_while_it_adapts(make_net, use):
 
 @pytest.mark.parametrize("lengths", [{"tgt_len": 1, "ext_len": 8}, {"tgt_len": 2}], ids=str)
 def test_without_memory_a_cache_has_the_states_of_the_warm_up(net, lengths):
-    ids, how = torch.randint(11, (60,)), {"mem_len": 0, "adaptation": replace(CACHE, cache_len=12)}
+    ids = torch.randint(11, (60,))
+    how = {"mem_len": 0, "adaptation": replace(CACHE, cache_len=12)}
     one = stream_nats(net, ids, batch_size=1, **how, **lengths)[0]
     two = stream_nats(net, ids, batch_size=2, warmup_len=26, **how, **lengths).flatten()
     torch.testing.assert_close(two[30:], one[29:])
@@ -251,7 +261,8 @@ def test_later_text_never_changes_an_earlier_number(net, use, ids, place, starts
 @EACH
 @pytest.mark.parametrize("place", [3, 20, 24, 25])
 def test_probabilities_of_all_targets_sum_to_one(net, use, place):
-    ids, total = torch.randint(11, (26,)), 0.0
+    ids = torch.randint(11, (26,))
+    total = 0.0
     for target in range(11):
         # A target that is known before its score would have too much.
         nats_N = nats_by_position(net, [*ids[:place], target, *ids[place + 1 :]], use)
@@ -281,7 +292,8 @@ def test_documents_at_every_place_of_a_segment_are_those_of_a_loop_over_document
 @EACH
 @pytest.mark.parametrize("lengths", [{}, {"ext_len": 3}, {"tgt_len": 1}, {"tgt_len": 40}], ids=str)
 def test_a_document_is_scored_as_if_nothing_were_before_it(net, use, lengths):
-    ids, starts = torch.randint(11, (60,)), (0, 9, 10, 23, 41, 58)
+    ids = torch.randint(11, (60,))
+    starts = (0, 9, 10, 23, 41, 58)
     nats = nats_by_position(net, ids, use, starts, **lengths)
     for start, stop in zip(starts, (*starts[1:], 60), strict=True):
         # The same places in segments, after another text.
@@ -311,7 +323,8 @@ def test_rows_have_caches_of_their_own(net):
 
 @pytest.mark.parametrize("tgt_len", [1, 3, 149, 500])
 def test_segments_and_tiles_have_no_effect_on_a_cache(net, monkeypatch, tgt_len):
-    ids, how = torch.randint(11, (150,)), {"batch_size": 1, "mem_len": 200, "adaptation": CACHE}
+    ids = torch.randint(11, (150,))
+    how = {"batch_size": 1, "mem_len": 200, "adaptation": CACHE}
     expected = stream_nats(net, ids, tgt_len=7, **how)
     monkeypatch.setattr("txl_lightning.model.state_cache.QUERIES", 11)
     monkeypatch.setattr("txl_lightning.model.state_cache.ROOM", 5)
@@ -326,7 +339,8 @@ def test_an_evaluation_leaves_everything_as_it_was(net, monkeypatch, use, stop):
     _, memory = net(torch.randint(11, (1, 9)))
     before = copy.deepcopy((net.state_dict(), memory.tensors()))
     flags = [weight.requires_grad for weight in net.parameters()]
-    random, n_scored = torch.random.get_rng_state(), 0
+    random = torch.random.get_rng_state()
+    n_scored = 0
 
     def fail(*inputs):
         raise stop
@@ -346,7 +360,8 @@ def test_an_evaluation_leaves_everything_as_it_was(net, monkeypatch, use, stop):
 
 
 def test_a_cache_finds_a_repeated_random_block_which_the_network_cannot(make_net):
-    net, block = make_net(n_token=256, d_model=16), torch.randint(256, (100,))
+    net = make_net(n_token=256, d_model=16)
+    block = torch.randint(256, (100,))
     use = Adaptation(cache_len=200, cache_theta=60.0, cache_weight=0.9)
     how = {"batch_size": 1, "tgt_len": 20, "mem_len": 4}
     ids = block.repeat(4)
@@ -367,7 +382,8 @@ def test_memory_of_a_cache_is_bounded_by_its_length(net):
 
 
 def test_a_cache_is_unchanged_by_later_ones(net):
-    h_BLD, tokens_BL = torch.randn(2, 6, 8), torch.randint(11, (2, 6))
+    h_BLD = torch.randn(2, 6, 8)
+    tokens_BL = torch.randint(11, (2, 6))
     cache = StateCache(9, 9.0, 0.5).append(h_BLD, tokens_BL)
     expected = cache.score(tokens_BL)
     one = cache.append(h_BLD, tokens_BL)
@@ -377,7 +393,8 @@ def test_a_cache_is_unchanged_by_later_ones(net):
         one.score(tokens_BL), cache.append(h_BLD, tokens_BL).score(tokens_BL)
     )
     assert not torch.allclose(one.score(tokens_BL), two.score(tokens_BL))
-    rows, last = torch.tensor([1, 0, 1]), tokens_BL[:, -1:]
+    rows = torch.tensor([1, 0, 1])
+    last = tokens_BL[:, -1:]
     torch.testing.assert_close(one.rows(rows).score(last[rows]), one.score(last)[rows])
 
 
@@ -405,7 +422,8 @@ def test_sums_of_a_million_states_are_those_of_their_equation(theta, sign):
 
 
 def test_a_state_that_is_no_number_is_not_taken_for_an_empty_cache(net):
-    h_BLD, tokens_BL = torch.randn(1, 6, 8), torch.randint(11, (1, 6))
+    h_BLD = torch.randn(1, 6, 8)
+    tokens_BL = torch.randint(11, (1, 6))
     h_BLD[0, 2] = torch.nan
     cache = StateCache(9, 9.0, 0.5).append(h_BLD, tokens_BL)
     logp_BV = torch.zeros(1, 11).log_softmax(-1)
@@ -421,7 +439,8 @@ def test_a_state_that_is_no_number_is_not_taken_for_an_empty_cache(net):
 
 @EACH
 def test_a_saved_memory_goes_on_as_if_it_had_been_kept(net, use, tmp_path):
-    reader, ids = Reader(net, use), torch.randint(11, (1, 30))
+    reader = Reader(net, use)
+    ids = torch.randint(11, (1, 30))
     for count in (0, 1, 20):
         memory = reader.empty_memory(1)
         with torch.inference_mode():
@@ -436,7 +455,9 @@ def test_a_saved_memory_goes_on_as_if_it_had_been_kept(net, use, tmp_path):
 
 
 def test_sums_of_matches_are_those_of_every_pair():
-    weight_QS, next_S, target_Q = torch.rand(5, 90), torch.randint(7, (90,)), torch.arange(5)
+    weight_QS = torch.rand(5, 90)
+    next_S = torch.randint(7, (90,))
+    target_Q = torch.arange(5)
     expected = (weight_QS * (next_S == target_Q[:, None])).sum(-1)
     torch.testing.assert_close(sum_matches(weight_QS, next_S, target_Q), expected)
 
@@ -446,7 +467,8 @@ def give_states(net):
 
     class Stateful(type(net)):
         def hidden(self, tokens_BL, *inputs):
-            head, self.head = self.head, torch.nn.Identity()
+            head = self.head
+            self.head = torch.nn.Identity()
             h_BLD, memory = super().forward(tokens_BL, *inputs)
             self.head = head
             return h_BLD, memory
@@ -455,7 +477,8 @@ def give_states(net):
 
 
 def test_any_network_takes_steps_and_one_with_states_has_a_cache(own_package):
-    net, ids = own_package.MyConfig(n_token=11, width=8).build().double(), torch.arange(60) % 11
+    net = own_package.MyConfig(n_token=11, width=8).build().double()
+    ids = torch.arange(60) % 11
     how = {"batch_size": 1, "tgt_len": 10}
     static = stream_nats(net, ids, **how)
     assert stream_nats(net, ids, **how, adaptation=Adaptation(rate=0.5)).mean() < static.mean()

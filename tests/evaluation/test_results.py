@@ -27,8 +27,10 @@ def eval_text(ids: np.ndarray, starts: tuple[int, ...] = (0,)) -> EvalText:
 
 
 def test_mean_of_documents_is_that_of_each_alone(make_net):
-    net, ids = make_net(), np.random.default_rng(0).integers(11, size=50)
-    starts, expected = (0, 4, 21, 22), []
+    net = make_net()
+    ids = np.random.default_rng(0).integers(11, size=50)
+    starts = (0, 4, 21, 22)
+    expected = []
     for start, stop in zip(starts, (*starts[1:], 50), strict=True):
         part = torch.from_numpy(ids[None, start:stop])
         if stop - start > 1:
@@ -51,7 +53,8 @@ def peak_bytes(net, n_token: int) -> int:
 @pytest.mark.slow
 def test_text_of_any_length_is_scored_in_constant_memory(make_net):
     # torch's memory and segment have fixed shapes; this measures numpy's.
-    net, n_token = make_net(), scoring.BLOCKS * scoring.SHORTEST_BLOCK
+    net = make_net()
+    n_token = scoring.BLOCKS * scoring.SHORTEST_BLOCK
     peak_bytes(net, n_token // 8)  # allocations of the first use do not count
     grown = peak_bytes(net, 2 * n_token) - peak_bytes(net, n_token)
     # One byte per token would be a copy of the text; Python's own free lists grow with segments.
@@ -59,7 +62,8 @@ def test_text_of_any_length_is_scored_in_constant_memory(make_net):
 
 
 def test_nats_of_tokens_are_at_their_positions_and_the_record_is_plain_json(make_net):
-    nats_N, counts = np.full(90, np.nan), []
+    nats_N = np.full(90, np.nan)
+    counts = []
     record = evaluate(
         make_net(), eval_text(np.arange(90) % 11), Protocol(tgt_len=20), nats_N, counts.append
     )
@@ -91,7 +95,8 @@ def test_cold_starts_are_targets_with_a_context_of_one_token(make_net, lengths, 
 
 @pytest.mark.parametrize("name", ["sliding-window", "single-pass"])
 def test_same_length_hides_nothing_without_a_memory(make_net, name):
-    net, ids = make_net(same_length="mem_len"), np.arange(90) % 11
+    net = make_net(same_length="mem_len")
+    ids = np.arange(90) % 11
     protocol = replace(get_protocol(name), batch_size=1, max_tokens=46)
     nats_2N = np.zeros((2, 90))
     for nats_N, text in zip(nats_2N, (ids, [*(ids[:40] + 1) % 11, *ids[40:]]), strict=True):
@@ -119,7 +124,8 @@ def accumulate(nats_N: np.ndarray, batch_size: int = 1) -> NatsAccumulator:
 
 def test_mean_is_that_of_all_tokens_whatever_the_order_of_reading():
     nats_N = np.random.default_rng(0).exponential(2.0, 10_000)
-    one, ten = accumulate(nats_N), accumulate(nats_N, 10)
+    one = accumulate(nats_N)
+    ten = accumulate(nats_N, 10)
     assert one.n_scored == 10_000
     assert [one.mean, ten.mean] == pytest.approx([nats_N.mean()] * 2, abs=1e-12)
     assert ten.interval() == pytest.approx(one.interval(), abs=1e-12)
@@ -148,7 +154,8 @@ def test_interval_is_wider_if_neighboring_tokens_are_correlated():
 
 def test_block_counts_for_as_many_tokens_as_it_has():
     # Half of the tokens are in a tenth of the blocks, and have other nats.
-    total, block = NatsAccumulator(100 * 64), np.arange(64)
+    total = NatsAccumulator(100 * 64)
+    block = np.arange(64)
     for index in range(100):
         count, nats = (64, 5.0) if index % 10 == 0 else (7, 1.0)
         total.add(TokenNats(index * 64 + block[:count], torch.full((count,), nats)))

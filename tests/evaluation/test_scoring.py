@@ -43,7 +43,8 @@ def random_ids(count: int) -> np.ndarray:
      (7, 0, {"cutoffs": [4, 8], "loss_chunk_size": 3})],
 )  # fmt: skip
 def test_with_enough_memory_nats_depend_on_no_length(make_net, changes, tgt_len, ext_len):
-    net, tokens = make_net(**changes), torch.randint(11, (3 * 25 + 2,))
+    net = make_net(**changes)
+    tokens = torch.randint(11, (3 * 25 + 2,))
     expected = torch.stack([score_alone(net, row) for row in tokens[:75].view(3, 25)])
     lengths = {"tgt_len": tgt_len, "ext_len": ext_len, "mem_len": 25}
     actual = stream_nats(net, tokens, batch_size=3, **lengths)
@@ -52,7 +53,8 @@ def test_with_enough_memory_nats_depend_on_no_length(make_net, changes, tgt_len,
 
 @pytest.mark.parametrize(("tgt_len", "ext_len"), [(5, 0), (1, 7), (5, 5), (4, 6), (3, 63)])
 def test_without_memory_the_context_of_a_segment_is_all_that_it_sees(make_net, tgt_len, ext_len):
-    net, tokens = make_net(), torch.randint(11, (26,))
+    net = make_net()
+    tokens = torch.randint(11, (26,))
     actual = stream_nats(net, tokens, batch_size=1, tgt_len=tgt_len, ext_len=ext_len, mem_len=0)[0]
     for place, nats in enumerate(actual):
         start = place // tgt_len * tgt_len
@@ -70,10 +72,12 @@ def test_without_memory_the_context_of_a_segment_is_all_that_it_sees(make_net, t
     ],
 )
 def test_documents_are_scored_as_if_each_were_alone(make_net, order, lengths, ext_len):
-    net, ids = make_net(), torch.from_numpy(random_ids(65))
+    net = make_net()
+    ids = torch.from_numpy(random_ids(65))
     text = TextTokens(np.arange(65), np.array([0, 4, 5, 19, 20, 21, 45, 58]))
     stream = Stream(text, 2, lengths, order(text), ext_len=ext_len)
-    memory, n_scored = net.empty_memory(2, EvalLengths(70)), 0
+    memory = net.empty_memory(2, EvalLengths(70))
+    n_scored = 0
     for index in range(2 * len(stream)):
         place = stream.segment(index)
         scored_BL = place.targets_BL != IGNORED
@@ -81,7 +85,8 @@ def test_documents_are_scored_as_if_each_were_alone(make_net, order, lengths, ex
         segment = place._replace(tokens_BL=ids[place.tokens_BL], targets_BL=targets_BL)
         nats_BL, memory = score_segment(net, segment, memory)
         for row, column in scored_BL.nonzero().tolist():
-            at, nth = int(place.targets_BL[row, column]), column + place.n_context
+            at = int(place.targets_BL[row, column])
+            nth = column + place.n_context
             before = int(place.doc_pos_BL[row, nth])
             expected = score_alone(net, ids[at - 1 - before : at + 1])[-1]
             torch.testing.assert_close(nats_BL[row, column], expected)
@@ -90,8 +95,12 @@ def test_documents_are_scored_as_if_each_were_alone(make_net, order, lengths, ex
 
 
 def test_nats_of_answers_are_those_without_logits_of_context(make_net, monkeypatch):
-    net, stream = make_net(), Stream.from_tokens(np.arange(44) % 11, 2, 4, ext_len=3)
-    nats, widths, memory, other = net.head.nats, [], net.empty_memory(2), net.empty_memory(2)
+    net = make_net()
+    stream = Stream.from_tokens(np.arange(44) % 11, 2, 4, ext_len=3)
+    nats = net.head.nats
+    widths = []
+    memory = net.empty_memory(2)
+    other = net.empty_memory(2)
     monkeypatch.setattr(net.head, "nats", lambda h, t: widths.append(h.size(1)) or nats(h, t))
     for segment in stream:
         nats_BL, memory = score_segment(net, segment, memory)
@@ -102,7 +111,8 @@ def test_nats_of_answers_are_those_without_logits_of_context(make_net, monkeypat
 
 def test_gradients_flow_into_context_and_not_into_memory(make_net):
     net = make_net(n_token=40, mem_len=9, tie_weight=False)
-    stream, memory = Stream.from_tokens(np.arange(30), 1, 5, ext_len=3), net.empty_memory(1)
+    stream = Stream.from_tokens(np.arange(30), 1, 5, ext_len=3)
+    memory = net.empty_memory(1)
     for index in range(4):
         nats_BL, memory = score_segment(net, stream.segment(index), memory)
     nats_BL.sum().backward()
@@ -117,7 +127,8 @@ def test_gradients_flow_into_context_and_not_into_memory(make_net):
     ids=str,
 )
 def test_warmed_rows_give_every_token_but_the_first_the_nats_of_one_row(make_net, lengths):
-    net, text = make_net(), TextTokens(random_ids(83))
+    net = make_net()
+    text = TextTokens(random_ids(83))
     expected = nats_by_position(net, text, Protocol(batch_size=1, **lengths))
     assert expected.isnan().nonzero().tolist() == [[0]]
     for batch_size in (2, 7, 20):
@@ -126,7 +137,9 @@ def test_warmed_rows_give_every_token_but_the_first_the_nats_of_one_row(make_net
 
 
 def test_warm_up_reads_the_tokens_before_a_row(make_net):
-    net, ids, lengths = make_net(), torch.randint(11, (60,)), {"tgt_len": 4, "mem_len": 5}
+    net = make_net()
+    ids = torch.randint(11, (60,))
+    lengths = {"tgt_len": 4, "mem_len": 5}
     actual = stream_nats(net, ids, batch_size=3, warmup_len=8, **lengths)
     assert actual.shape == (3, 20)
     assert actual.isnan().nonzero().tolist() == [[0, 0]]
@@ -135,7 +148,8 @@ def test_warm_up_reads_the_tokens_before_a_row(make_net):
 
 
 def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
-    hidden, computed = TransformerXL.hidden, []
+    hidden = TransformerXL.hidden
+    computed = []
 
     def count(*args):
         computed.append(1)
@@ -150,7 +164,8 @@ def test_windows_that_score_nothing_are_not_computed(make_net, monkeypatch):
 @pytest.mark.parametrize("n_fetched", [2, 3, 16])
 def test_nats_that_are_fetched_together_keep_their_positions(make_net, monkeypatch, n_fetched):
     # Of warm-ups none are scored, and the last segment is short: groups of 0, 7 and 4 tokens.
-    net, text = make_net(), TextTokens(random_ids(61))
+    net = make_net()
+    text = TextTokens(random_ids(61))
     protocol = Protocol(batch_size=2, tgt_len=7, warmup_len=10)
     expected = nats_by_position(net, text, protocol)
     monkeypatch.setattr(scoring, "count_fetched", lambda _: n_fetched)
@@ -164,7 +179,8 @@ def test_text_is_read_as_far_as_it_is_scored_and_the_models_mode_is_restored(mak
             farthest.append(position_BL.max())
             return super().ids_at(position_BL)
 
-    net, farthest = make_net(dropout=0.5).train(), []
+    net = make_net(dropout=0.5).train()
+    farthest = []
     parts = score_text(net, WatchedText(np.arange(500) % 11), Protocol(tgt_len=5))
     next(parts)
     assert farthest == [5]

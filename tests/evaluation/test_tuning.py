@@ -69,7 +69,8 @@ def test_cache_and_rate_are_the_best_of_all_pairs_and_then_of_all_rates(
 )
 def test_nats_of_each_pair_are_those_of_an_evaluation(make_net, text, monkeypatch, fields):
     """Also where warm-up and documents are not scored."""
-    net, parts = make_net(), []
+    net = make_net()
+    parts = []
     text = TextTokens(text.ids, np.array([0, 1, 40, 41, 150]))
     way = adapt(Protocol(**fields), cache_len=30)
     for network_K, cache_EK, is_seen_K in tuning.read_caches(net, text, way, [3.0, 60.0]):
@@ -99,7 +100,8 @@ def test_a_protocol_without_memory_is_chosen_for_as_it_is_evaluated(
     monkeypatch.setattr(tuning, "THETAS", (60.0,))
     monkeypatch.setattr(tuning, "WEIGHTS", (0.0, 0.75))
     monkeypatch.setattr(tuning, "RATES", (0.0, 0.1))
-    net, limit = make_net(), Limit(tokens=50)
+    net = make_net()
+    limit = Limit(tokens=50)
     given = {"cache_len": options.pop("cache_len")} if "cache_len" in options else {}
     protocol = adapt(get_protocol(name, **options), **given)
     chosen = choose_adaptation(net, text, protocol, limit).adaptation
@@ -119,7 +121,8 @@ def test_ways_at_different_places_are_an_error(make_net, text):
 
 
 def test_every_way_yields_the_same_tokens_of_each_segment(make_net, text):
-    net, way = make_net(), Protocol(tgt_len=8, mem_len=0, warmup_len=20)
+    net = make_net()
+    way = Protocol(tgt_len=8, mem_len=0, warmup_len=20)
     ways = [way, adapt(way, cache_len=30), adapt(way, rate=0.1)]
     n_scored, nats = score_in_turns(net, text, ways, ALL)
     assert n_scored == 299
