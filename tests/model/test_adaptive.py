@@ -51,7 +51,8 @@ def slow_log_probability(softmax, settings, h_D, token):
     def scores(i):
         start, stop = (0, *CUTOFFS, 23)[i : i + 2]
         _, _, table, first = locate(settings, start)
-        rows, out = slice(first, first + stop - start), softmax.outs[table]
+        rows = slice(first, first + stop - start)
+        out = softmax.outs[table]
         down = getattr(softmax.downs[i], "weight", torch.eye(8, dtype=torch.float64))
         return out.weight[rows] @ (down.t() @ h_D) + out.bias[rows], down.t() @ h_D
 
@@ -123,7 +124,8 @@ def test_ignored_target_has_no_nats_and_no_gradient_and_absent_cluster_a_gradien
 @pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]])
 def test_in_bfloat16_nats_are_summed_in_float32(kind):
     _, softmax = parts(**kind)
-    h, targets = torch.randn(2, 40, 8, dtype=torch.float64), torch.randint(23, (2, 40))
+    h = torch.randn(2, 40, 8, dtype=torch.float64)
+    targets = torch.randint(23, (2, 40))
     expected = softmax.nats(h, targets)
     actual = softmax.bfloat16().nats(h.bfloat16(), targets)
     assert actual.dtype == torch.float32
@@ -133,7 +135,8 @@ def test_in_bfloat16_nats_are_summed_in_float32(kind):
 @pytest.mark.parametrize("kind", [{"cutoffs": CUTOFFS, "div_val": 2}, {}])
 def test_gradients_of_chunks_are_added_in_float32_under_autocast(make_net, kind):
     head = make_net(n_token=23, loss_chunk_size=4, **kind).head.float()
-    h_BLD, targets = torch.randn(2, 256, 8), torch.randint(23, (2, 256))
+    h_BLD = torch.randn(2, 256, 8)
+    targets = torch.randint(23, (2, 256))
     outs = head.outs if kind else [head.out]
     gradients = []
     for is_half in (True, False):
@@ -156,14 +159,16 @@ def test_projections_and_tables_are_shared_where_tied(tie):
     "kind", [{}, {"d_embed": 6}, *({"loss_chunk_size": size} for size in (1, 4, 63))], ids=str
 )
 def test_nats_of_the_plain_softmax_are_those_of_the_definition_with_every_gradient(make_net, kind):
-    net, (tokens, targets) = make_net(**kind), torch.randint(11, (2, 3, 5))
+    net = make_net(**kind)
+    tokens, targets = torch.randint(11, (2, 3, 5))
     targets[0, 0] = IGNORED
     h_BLD, _ = net.hidden(tokens)
     weight = getattr(net.head.down, "weight", torch.eye(8).double())
     logits = h_BLD @ weight @ net.head.out.weight.t() + net.head.out.bias
     torch.testing.assert_close(net(tokens)[0], logits)
     slow = F.cross_entropy(logits.mT, targets, reduction="none")
-    fast, parameters = net.loss(tokens, targets)[0], list(net.parameters())
+    fast = net.loss(tokens, targets)[0]
+    parameters = list(net.parameters())
     assert fast[0, 0] == 0
     results = [[nats, *torch.autograd.grad(nats.sum(), parameters)] for nats in (slow, fast)]
     torch.testing.assert_close(results[1], results[0])
@@ -184,7 +189,8 @@ class LargestResult(TorchDispatchMode):
 
 @pytest.mark.parametrize(("chunk", "at_once"), [(None, 30), (4, 4)])
 def test_no_more_logits_than_those_of_a_chunk_are_in_memory(make_net, chunk, at_once):
-    net, tokens = make_net(n_token=5000, loss_chunk_size=chunk), torch.randint(5000, (2, 15))
+    net = make_net(n_token=5000, loss_chunk_size=chunk)
+    tokens = torch.randint(5000, (2, 15))
     with LargestResult() as training:
         net.loss(tokens, tokens)[0].sum().backward()
     # The gradient of the embedding is the largest tensor that remains.
@@ -199,7 +205,8 @@ def test_nats_of_bfloat16_logits_are_those_of_their_float32_copy(monkeypatch, ca
     """With one row at a time, or two, or all; the gradient has the precision of the logits."""
     monkeypatch.setattr(nats, "CACHED_LOGITS", cached)
     logits_YV = (5 * torch.randn(7, 23)).bfloat16().requires_grad_()
-    target_Y, d_Y = torch.tensor([0, 22, 5, IGNORED, 5, 1, IGNORED]), torch.randn(7)
+    target_Y = torch.tensor([0, 22, 5, IGNORED, 5, 1, IGNORED])
+    d_Y = torch.randn(7)
     nats_Y = nats_of_logits(logits_YV, target_Y)
     (d_YV,) = torch.autograd.grad(nats_Y, logits_YV, d_Y)
     wide_YV = logits_YV.detach().float().requires_grad_()

@@ -280,7 +280,8 @@ def read_alone(net: TransformerXL, memory=None) -> torch.Tensor:
 
 
 def continue_alone(net: TransformerXL) -> list[int]:
-    tokens, memory = IDS[None, :5], None
+    tokens = IDS[None, :5]
+    memory = None
     # `generate` reads the last token of a prompt alone.
     _, memory = net(tokens[:, :-1], memory)
     new = tokens[:, -1:]

@@ -55,8 +55,10 @@ CASES = [
 
 @pytest.mark.parametrize(("changes", "how"), CASES, ids=str)
 def test_one_graph_serves_a_memory_that_fills(make_net, changes, how):
-    net, method = make_net(n_layer=1, **changes).train(), how.get("method", "loss")
-    net, documents = net.to(how.get("dtype", torch.float64)), how.get("documents", True)
+    net = make_net(n_layer=1, **changes).train()
+    method = how.get("method", "loss")
+    net = net.to(how.get("dtype", torch.float64))
+    documents = how.get("documents", True)
     counter = CompileCounterWithBackend(how.get("backend", "eager"))
     with torch.autocast("cpu", torch.bfloat16, enabled=how.get("half", False)):
         empty = net.empty_memory(ROWS)

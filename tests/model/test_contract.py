@@ -84,7 +84,8 @@ def test_memory_leaves_out_the_tokens_that_are_read_again(net):
 
 def test_tokens_before_a_document_have_no_effect_on_it(net):
     doc_pos = torch.arange(13) + torch.tensor([[7], [0], [3]])
-    doc_pos[0, 5:], doc_pos[2, 0:] = torch.arange(8), torch.arange(13)
+    doc_pos[0, 5:] = torch.arange(8)
+    doc_pos[2, 0:] = torch.arange(13)
     others = TOKENS.clone()
     others[0, :5] = (others[0, :5] + 1) % 11
     results = []

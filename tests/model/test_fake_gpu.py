@@ -20,7 +20,8 @@ def run_on_fake_gpu(tmp_path_factory):
     """Take steps on a CUDA device that does nothing; return what was printed, line by line."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is needed for the fake device")
-    torch_folder, library = Path(torch.__file__).parent, tmp_path_factory.mktemp("fake") / "gpu.so"
+    torch_folder = Path(torch.__file__).parent
+    library = tmp_path_factory.mktemp("fake") / "gpu.so"
     folders = [f"-I{torch_folder / 'include' / part}" for part in ("", "torch/csrc/api/include")]
     linked = [f"-L{torch_folder / 'lib'}", f"-Wl,-rpath,{torch_folder / 'lib'}"]
     words = ["g++", "-w", "-std=c++17", "-shared", "-fPIC", *folders, FAKE / "device.cpp"]

@@ -49,7 +49,8 @@ def check_equal(make_net, segments=SEGMENTS, ext_len=0, documents=False, lengths
     torch.manual_seed(0)
     tile_scores = changes.pop("tile_scores", per_head.TILE_SCORES["cpu"])
     net = make_net(**{"mem_len": 8} | changes)
-    tokens, reader = torch.randint(11, (3, sum(segments))), Reader(net)
+    tokens = torch.randint(11, (3, sum(segments)))
+    reader = Reader(net)
     doc_pos = document_positions(sum(segments)) if documents else None
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
         patch.setitem(per_head.TILE_SCORES, "cpu", tile_scores)
@@ -91,7 +92,8 @@ def test_cached_reader_equals_the_network_in_any_setting(
 @pytest.mark.parametrize("kind", [lambda net: net, Reader], ids=["network", "reader"])
 @torch.inference_mode()
 def test_a_segment_without_tokens_changes_nothing_and_no_rows_give_no_logits(make_net, kind):
-    net, tokens = kind(make_net()), torch.randint(11, (2, 6))
+    net = kind(make_net())
+    tokens = torch.randint(11, (2, 6))
     documents = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 2, 3]])
     expected, memory = read(net, None, tokens, [3, 3], documents)
     actual, same = read(net, None, tokens, [0, 3, 0, 3, 0], documents)
@@ -101,7 +103,8 @@ def test_a_segment_without_tokens_changes_nothing_and_no_rows_give_no_logits(mak
 
 
 def test_buffer_is_rarely_moved(make_net, monkeypatch):
-    moves, move = [], KeyValueCache._move
+    moves = []
+    move = KeyValueCache._move
     monkeypatch.setattr(cache_module, "MIN_SEGMENT", 16)
     monkeypatch.setattr(KeyValueCache, "_move", lambda *args: moves.append(1) or move(*args))
     check_equal(make_net, segments=[1] * 80, mem_len=5)
@@ -112,7 +115,8 @@ def test_buffer_is_rarely_moved(make_net, monkeypatch):
 def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments):
     monkeypatch.setattr(cache_module, "FIRST_CAPACITY", 4)
     monkeypatch.setattr(cache_module, "MIN_SEGMENT", 2)
-    net, tokens = make_net(), torch.randint(11, (3, sum(segments)))
+    net = make_net()
+    tokens = torch.randint(11, (3, sum(segments)))
     reader = Reader(net)
     with torch.inference_mode():
         actual, _ = read(reader, reader.empty_memory(3, EvalLengths(10**12)), tokens, segments)
@@ -124,7 +128,8 @@ def test_long_memory_grows_with_the_tokens_read(make_net, monkeypatch, segments)
 @pytest.mark.parametrize("is_even", [True, False])
 @torch.inference_mode()
 def test_a_saved_cache_goes_on_as_if_it_had_been_kept(make_net, tmp_path, mem_len, is_even):
-    reader, tokens = Reader(make_net()), torch.randint(11, (3, 30))
+    reader = Reader(make_net())
+    tokens = torch.randint(11, (3, 30))
     doc_pos = None if is_even else document_positions(30)
     lengths = EvalLengths(mem_len)
     _, cache = read(reader, reader.empty_memory(3, lengths), tokens[:, :20], [7, 13], doc_pos)
@@ -152,7 +157,8 @@ KINDS = {"states": (Adaptation(), False), "keys": (Adaptation(), True), "adapted
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_a_memory_of_any_kind_is_saved_moved_sliced_and_resized(make_net, kind):
-    net, tokens = make_net(mem_len=9), torch.randint(11, (3, 26))
+    net = make_net(mem_len=9)
+    tokens = torch.randint(11, (3, 26))
     reader = Reader(net, *KINDS[kind])
     memory = reader.empty_memory(3)
     for part in tokens[:, :20].split([7, 13], dim=1):
@@ -182,7 +188,8 @@ def test_a_memory_of_any_kind_is_saved_moved_sliced_and_resized(make_net, kind):
 
 @torch.inference_mode()
 def test_saved_caches_are_joined_by_rows(make_net):
-    reader, tokens = Reader(make_net()), torch.randint(11, (3, 9))
+    reader = Reader(make_net())
+    tokens = torch.randint(11, (3, 9))
     _, cache = reader.hidden(tokens)
     parts = [cache.rows(slice(1)).tensors(), cache.rows(torch.tensor([1, 2])).tensors()]
     torch.testing.assert_close(join_rows(cache, parts), cache.tensors())
@@ -191,12 +198,15 @@ def test_saved_caches_are_joined_by_rows(make_net):
 @torch.inference_mode()
 def test_cache_is_unchanged_by_later_caches(make_net):
     net = make_net(mem_len=9)
-    reader, (tokens, *texts) = Reader(net), torch.randint(11, (4, 2, 5))
-    cache, memory = reader(tokens)[1], net(tokens)[1]
+    reader = Reader(net)
+    tokens, *texts = torch.randint(11, (4, 2, 5))
+    cache = reader(tokens)[1]
+    memory = net(tokens)[1]
     before = cache.tensors()
     followers = [(reader(text, cache)[1], net(text, memory)[1]) for text in texts]
     for fast, slow in followers:
-        actual, expected = reader(tokens, fast)[0], net(tokens, slow)[0]
+        actual = reader(tokens, fast)[0]
+        expected = net(tokens, slow)[0]
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(cache.tensors(), before, rtol=0, atol=0)
 
@@ -206,7 +216,8 @@ def test_cache_is_unchanged_by_later_caches(make_net):
 def test_cache_rows_are_chosen_and_repeated(make_net, documents):
     net = make_net(mem_len=9)
     tokens, following, index = *torch.randint(11, (2, 4, 8)), torch.tensor([2, 0, 2, 1])
-    doc_pos, results = document_positions(8) if documents else None, []
+    doc_pos = document_positions(8) if documents else None
+    results = []
     for reader in (Reader(net), net):
         memory = reader.hidden(tokens[:3], None, doc_pos)[1].rows(index)
         results.append((memory.filled_B, reader(following, memory)[0]))
@@ -215,7 +226,8 @@ def test_cache_rows_are_chosen_and_repeated(make_net, documents):
 
 @torch.inference_mode()
 def test_cache_is_even_once_all_rows_are_full(make_net):
-    reader, tokens = Reader(make_net(mem_len=6)), torch.randint(11, (2, 20))
+    reader = Reader(make_net(mem_len=6))
+    tokens = torch.randint(11, (2, 20))
     doc_pos = torch.stack([torch.arange(20), (torch.arange(20) - 3).clamp(min=0)])
     caches = [read(reader, None, tokens[:, :n], [4, n - 4], doc_pos)[1] for n in (8, 20)]
     assert [cache.is_even for cache in caches] == [False, True]
@@ -223,9 +235,11 @@ def test_cache_is_even_once_all_rows_are_full(make_net):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, first):
-    net, tokens = make_net().float(), torch.randint(11, (2, 8))
+    net = make_net().float()
+    tokens = torch.randint(11, (2, 8))
     reader = Reader(net)
-    cache, memory = reader.empty_memory(2), net.empty_memory(2)
+    cache = reader.empty_memory(2)
+    memory = net.empty_memory(2)
     for is_half in (first, not first, first):
         autocast = torch.autocast("cpu", torch.bfloat16, enabled=is_half)
         with torch.inference_mode(is_half), torch.no_grad(), autocast:
@@ -236,7 +250,8 @@ def test_cache_is_read_with_and_without_autocast_and_inference_mode(make_net, fi
 
 
 def test_cache_is_refused_in_training_mode_and_with_gradients(make_net):
-    reader, tokens = Reader(make_net()), torch.randint(11, (2, 5))
+    reader = Reader(make_net())
+    tokens = torch.randint(11, (2, 5))
     for is_training in (False, True):
         reader.net.train(is_training)
         with torch.set_grad_enabled(not is_training), pytest.raises(ValueError, match="needs eval"):
@@ -253,7 +268,8 @@ def test_cache_is_refused_in_training_mode_and_with_gradients(make_net):
 )
 @torch.inference_mode()
 def test_reader_falls_back_to_hidden_states_where_keys_change(make_net, changes):
-    net, tokens = make_net(**changes), torch.randint(11, (2, 5))
+    net = make_net(**changes)
+    tokens = torch.randint(11, (2, 5))
     reader = Reader(net)
     _, memory = reader(tokens)
     assert isinstance(memory, Memory)

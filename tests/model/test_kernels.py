@@ -27,7 +27,8 @@ def make_inputs(tgt_len, mem_len, names="rvu"):
     }
     memory = Memory(torch.zeros(1, B, mem_len, 1), torch.tensor([0, 3]).clamp(max=mem_len))
     # The second row's document begins in the middle of the segment.
-    start, place = torch.tensor([[tgt_len], [tgt_len // 2]]), torch.arange(tgt_len).expand(B, -1)
+    start = torch.tensor([[tgt_len], [tgt_len // 2]])
+    place = torch.arange(tgt_len).expand(B, -1)
     doc_pos = torch.where(place < start, mem_len + place, place - start)
     return leaves, Mask(memory.attention_mask(tgt_len, doc_pos))
 
@@ -46,7 +47,8 @@ def run(kernel, leaves, mask, dropatt=0.0):
 @pytest.mark.parametrize(("tgt_len", "mem_len", "names"), CASES)
 def test_kernel_equals_the_reference_with_every_gradient(kernel, tgt_len, mem_len, names):
     leaves, mask = make_inputs(tgt_len, mem_len, names)
-    slow, fast = run("reference", leaves, mask), run(kernel, leaves, mask)
+    slow = run("reference", leaves, mask)
+    fast = run(kernel, leaves, mask)
     weight = torch.randn_like(slow)
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
     slow_gradients = torch.autograd.grad((slow * weight).sum(), list(leaves.values()))
@@ -120,7 +122,8 @@ def test_kernel_without_rows_or_tokens_returns_nothing_and_zero_gradients(
     out = run(kernel, leaves, Mask(mask.mask_BLS[:rows]), dropatt=0.1)
     assert out.shape == leaves["q"].shape
     # Of an empty result, sdpa has no gradient.
-    inputs, options = list(leaves.values()), {"allow_unused": True, "materialize_grads": True}
+    inputs = list(leaves.values())
+    options = {"allow_unused": True, "materialize_grads": True}
     for gradient in torch.autograd.grad(out.sum(), inputs, **options):
         assert torch.equal(gradient, torch.zeros_like(gradient))
 
@@ -134,7 +137,8 @@ def test_reference_equals_a_loop_over_pairs():
         scores = {}
         for j in mask.mask_BLS[row, i].nonzero()[:, 0].tolist():
             r_ij = r[len(r) - 1 - (mem_len + i - j), head]
-            query, key = q[row, i, head], k[row, j, head]
+            query = q[row, i, head]
+            key = k[row, j, head]
             a, b = query @ key, query @ r_ij
             c, d = u[head] @ key, v[head] @ r_ij
             scores[j] = math.exp((a + b + c + d) / 2)

@@ -17,7 +17,8 @@ SHAPES = [(1, 1, 1), (3, 5, 41), (7, 41, 5), (2, 64, 48)]  # rows, inputs and ou
 @pytest.fixture
 def onednn(monkeypatch):
     """oneDNN is used on any processor; the second value counts its products."""
-    calls, multiply = [], parts.multiply_with_onednn
+    calls = []
+    multiply = parts.multiply_with_onednn
 
     def count(*args):
         calls.append(args[0].shape)
@@ -56,7 +57,8 @@ def test_a_map_of_memory_and_segment_by_onednn_has_the_gradients_of_their_concat
     onednn, needs_memory
 ):
     layer = Linear(5, 12, bias=False)
-    memory, segment = torch.randn(2, 3, 5, requires_grad=needs_memory), torch.randn(2, 4, 5)
+    memory = torch.randn(2, 3, 5, requires_grad=needs_memory)
+    segment = torch.randn(2, 4, 5)
     inputs = [*([memory] if needs_memory else []), segment.requires_grad_(), layer.weight]
     actual = gradients(layer(join(memory, segment)), inputs)
     product = torch.cat([memory, segment], dim=1).double() @ layer.weight.double().mT
@@ -69,7 +71,8 @@ def test_a_map_of_memory_and_segment_by_onednn_has_the_gradients_of_their_concat
 @pytest.mark.parametrize("is_transposed", [True, False])
 @torch.no_grad()
 def test_products_of_heads_by_onednn_are_those_of_each_head_in_any_layout(onednn, is_transposed):
-    x_HYA, weight_HCA = torch.randn(3, 5, 41), torch.randn(3, 7, 50)[..., :41]
+    x_HYA = torch.randn(3, 5, 41)
+    weight_HCA = torch.randn(3, 7, 50)[..., :41]
     if is_transposed:
         weight_HCA = torch.randn(3, 41, 7).mT
     expected = torch.einsum("hya,hca->hyc", x_HYA, weight_HCA)
@@ -79,8 +82,10 @@ def test_products_of_heads_by_onednn_are_those_of_each_head_in_any_layout(onednn
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"cutoffs": (4,), "div_val": 2}])
 def test_a_network_by_onednn_has_the_nats_and_gradients_of_float64(make_net, onednn, changes):
-    net, tokens = make_net(d_model=32, **changes).float(), torch.randint(11, (2, 9))
-    wide, results = deepcopy(net).double(), []
+    net = make_net(d_model=32, **changes).float()
+    tokens = torch.randint(11, (2, 9))
+    wide = deepcopy(net).double()
+    results = []
     for each in (net, wide):
         _, memory = each.loss(tokens, tokens)
         nats, _ = each.loss(tokens, tokens, memory)
@@ -92,7 +97,8 @@ def test_a_network_by_onednn_has_the_nats_and_gradients_of_float64(make_net, one
 
 @torch.inference_mode()
 def test_packed_float32_weights_give_the_nats_of_plain_ones(make_net, onednn):
-    net, tokens = make_net().float(), torch.randint(11, (2, 9))
+    net = make_net().float()
+    tokens = torch.randint(11, (2, 9))
     expected, _ = Reader(net).loss(tokens, tokens)
     packed = pack_weights(deepcopy(net), "float32")
     assert any(isinstance(module, PackedLinear) for module in packed.modules())
@@ -103,7 +109,8 @@ def test_packed_float32_weights_give_the_nats_of_plain_ones(make_net, onednn):
 @pytest.mark.parametrize("case", ["float64", "autocast", "no rows"])
 def test_other_precisions_and_empty_inputs_are_multiplied_by_torch(onednn, case):
     dtype = torch.float64 if case == "float64" else torch.float32
-    layer, x = Linear(3, 4, dtype=dtype), torch.randn(0 if case == "no rows" else 2, 3, dtype=dtype)
+    layer = Linear(3, 4, dtype=dtype)
+    x = torch.randn(0 if case == "no rows" else 2, 3, dtype=dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=case == "autocast"):
         out = layer(x)
     assert not onednn

@@ -50,9 +50,11 @@ def test_invalid_counts_of_states_are_refused(filled, message):
 )
 def test_memory_holds_the_last_states_in_order_without_reread_ones(mem_len, lengths, ext_len):
     """Swapped arguments in the original would keep 4 of M = 6 states, and the last ones twice."""
-    memory, start = empty_memory(2, 3, mem_len), 0
+    memory = empty_memory(2, 3, mem_len)
+    start = 0
     for length in lengths:
-        first, stop = max(start - ext_len, 0), start + length
+        first = max(start - ext_len, 0)
+        stop = start + length
         assert torch.equal(newest_filled(memory), states(max(first - mem_len, 0), first))
         memory = remember(memory, states(first, stop), n_reread=min(ext_len, stop))
         assert memory.h_NBMD.shape == (2, 3, mem_len, 1)
@@ -77,7 +79,8 @@ def test_memory_mask_hides_unfilled_slots_later_tokens_and_other_documents():
     ("mem_len", "same_length", "count"), [(6, "mem_len", 6), (6, "mem_len+1", 7), (0, "mem_len", 9)]
 )
 def test_same_length_gives_each_query_equally_many_states(mem_len, same_length, count, lengths):
-    memory, time = empty_memory(2, 3, mem_len, None, same_length), 0
+    memory = empty_memory(2, 3, mem_len, None, same_length)
+    time = 0
     for length in lengths:
         start = time if mem_len else 0
         expected = [min(start + place + 1, count) for place in range(length)]

@@ -120,7 +120,9 @@ def test_threads_that_evaluate_a_model_in_training_mode_agree_and_leave_its_mode
 
 def test_the_last_of_two_uses_restores_the_modes_whichever_ends_first(mixed):
     before = list_modes(mixed)
-    first, part, second = eval_mode(mixed), eval_mode(mixed.layers), eval_mode(mixed)
+    first = eval_mode(mixed)
+    part = eval_mode(mixed.layers)
+    second = eval_mode(mixed)
     first.__enter__()
     part.__enter__()
     second.__enter__()

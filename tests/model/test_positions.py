@@ -70,7 +70,8 @@ def test_dropout_of_r_is_the_same_in_all_layers():
 
 @pytest.mark.parametrize("name", ["absolute_sinusoidal", "absolute_learned"])
 def test_absolute_positions_count_back_from_the_end_of_the_segment(make_net, name):
-    net, tokens = make_net(positions=name, clamp_len=20), torch.randint(11, (2, 8))
+    net = make_net(positions=name, clamp_len=20)
+    tokens = torch.randint(11, (2, 8))
     place_SD = net.positions(distances(8))[0].p_SD
     torch.testing.assert_close(net.positions(distances(3))[0].p_SD, place_SD[-3:])
     _, memory = net(tokens[:, :5])

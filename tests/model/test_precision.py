@@ -44,7 +44,8 @@ def test_bfloat16_is_chosen_where_the_units_multiply_it_faster(monkeypatch, capa
 )
 @torch.inference_mode()
 def test_a_bfloat16_layer_multiplies_rounded_numbers(rows, width, has_bias):
-    linear, x = nn.Linear(width, 7, bias=has_bias), torch.randn(2, rows, width)
+    linear = nn.Linear(width, 7, bias=has_bias)
+    x = torch.randn(2, rows, width)
     bias = linear.bias.double() if has_bias else 0
     expected = x.bfloat16().double() @ linear.weight.bfloat16().double().mT + bias
     torch.testing.assert_close(
@@ -59,10 +60,12 @@ def test_a_bfloat16_layer_multiplies_rounded_numbers(rows, width, has_bias):
 )
 @torch.inference_mode()
 def test_bfloat16_weights_change_nats_only_slightly(make_net, changes):
-    net, tokens = make_net(d_model=32, **changes).float(), torch.randint(11, (3, 3, 9))
+    net = make_net(d_model=32, **changes).float()
+    tokens = torch.randint(11, (3, 3, 9))
     results = []
     for packed in (net, pack_weights(deepcopy(net), "bf16")):
-        reader, memory = Reader(packed), None
+        reader = Reader(packed)
+        memory = None
         for segment, targets in pairwise(tokens):
             nats, memory = reader.loss(segment, targets, memory)
         results.append(nats)
@@ -168,7 +171,8 @@ ROUNDED = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_cast_weights_give_what_a_functional_call_gives_after_any_change(change):
-    parts, x = make_parts(), torch.randn(5, 3, dtype=torch.bfloat16)
+    parts = make_parts()
+    x = torch.randn(5, 3, dtype=torch.bfloat16)
     call_and_differentiate(call_under_autocast, parts, x)
     parts = CHANGES[change](parts) or parts
     before = dict(parts.named_parameters(remove_duplicate=False))
@@ -223,7 +227,8 @@ def test_a_recomputed_call_has_the_same_gradients():
     def call_recomputed(*inputs):
         return checkpoint(call_under_autocast, *inputs, use_reentrant=False)
 
-    parts, x = make_parts(), torch.randn(5, 3, dtype=torch.bfloat16)
+    parts = make_parts()
+    x = torch.randn(5, 3, dtype=torch.bfloat16)
     expected = call_and_differentiate(call_functionally, parts, x)
     assert all(map(torch.equal, call_and_differentiate(call_recomputed, parts, x), expected))
 

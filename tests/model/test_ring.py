@@ -33,7 +33,8 @@ def decoder_of(net, make=Decoder) -> Decoder:
 
 def read(reader, tokens_BL, memory, doc_pos_BL=None):
     """Return the logits of tokens that are read one by one, and each memory."""
-    logits, memories = [], []
+    logits = []
+    memories = []
     for n in range(tokens_BL.size(1)):
         at = slice(n, n + 1)
         places = None if doc_pos_BL is None else doc_pos_BL[:, at]

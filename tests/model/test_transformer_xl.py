@@ -16,7 +16,8 @@ EXACT_KERNELS = ["auto", "per_head", "reference", "sdpa"]
 
 
 def read_in_segments(net, tokens_BL, lengths, mem_len):
-    memory, parts = net.empty_memory(len(tokens_BL), EvalLengths(mem_len)), []
+    memory = net.empty_memory(len(tokens_BL), EvalLengths(mem_len))
+    parts = []
     for part_BL in tokens_BL.split(lengths, dim=1):
         logits_BLV, memory = net(part_BL, memory)
         parts.append(logits_BLV)
@@ -31,7 +32,8 @@ def read_in_segments(net, tokens_BL, lengths, mem_len):
     + [({"cutoffs": (3, 6), "div_val": 2, "d_embed": 4}, [4, 5])],
 )
 def test_reading_in_segments_equals_reading_at_once(make_net, changes, lengths):
-    net, tokens = make_net(**changes), torch.randint(11, (3, sum(lengths)))
+    net = make_net(**changes)
+    tokens = torch.randint(11, (3, sum(lengths)))
     in_parts = read_in_segments(net, tokens, lengths, mem_len=sum(lengths))
     torch.testing.assert_close(in_parts, net(tokens)[0], rtol=0, atol=1e-10)
 
@@ -41,7 +43,8 @@ def test_reading_in_segments_equals_reading_at_once(make_net, changes, lengths):
 )
 @pytest.mark.parametrize("changes", [{}, {"cutoffs": (3, 6), "div_val": 2, "d_embed": 4}])
 def test_ids_of_any_integer_type_are_read(make_net, changes, dtype):
-    net, tokens = make_net(**changes), torch.randint(11, (2, 6))
+    net = make_net(**changes)
+    tokens = torch.randint(11, (2, 6))
     expected = net.loss(tokens[:, :-1], tokens[:, 1:])[0]
     small = tokens.to(dtype)
     torch.testing.assert_close(net(small)[0], net(tokens)[0], rtol=0, atol=0)
@@ -60,7 +63,8 @@ def test_numbers_that_are_no_ids_are_refused(make_net, dtype):
 
 
 def test_inputs_are_unchanged(make_net):
-    net, (before, tokens) = make_net().train(), torch.randint(11, (2, 2, 5))
+    net = make_net().train()
+    before, tokens = torch.randint(11, (2, 2, 5))
     _, memory = net(before)
     kept = copy.deepcopy((tokens, memory.h_NBMD, memory.filled_B))
     net(tokens, memory)
@@ -71,7 +75,8 @@ def test_inputs_are_unchanged(make_net):
 @pytest.mark.parametrize("kind", [lambda net: net, Reader])
 @torch.inference_mode()
 def test_memory_of_other_sizes_or_rows_is_refused(make_net, kind):
-    tokens, net = torch.randint(11, (2, 5)), kind(make_net())
+    tokens = torch.randint(11, (2, 5))
+    net = kind(make_net())
     for changes in ({"n_layer": 3}, {"d_model": 12}):
         with pytest.raises(ValueError, match=r"memory: invalid .*; expected {'n_layer': 2, "):
             net(tokens, kind(make_net(**changes))(tokens)[1])
@@ -92,7 +97,8 @@ def test_memory_of_other_sizes_or_rows_is_refused(make_net, kind):
     ],
 )
 def test_dropout_applies_only_in_training_and_has_one_type(make_net, changes, kind):
-    net, tokens = make_net(**changes), torch.randint(11, (2, 5))
+    net = make_net(**changes)
+    tokens = torch.randint(11, (2, 5))
     drops = [module for module in net.modules() if isinstance(module, torch.nn.Dropout)]
     assert {(type(drop), drop.p) for drop in drops} == {(kind, net.config.dropout)}
     assert torch.equal(net(tokens)[0], net(tokens)[0])
@@ -103,7 +109,8 @@ def test_dropout_applies_only_in_training_and_has_one_type(make_net, changes, ki
 
 
 def test_variational_dropout_drops_the_same_units_of_a_row_and_others_of_each_segment():
-    drop, ones = VariationalDropout(0.25).train(), torch.ones(50, 9, 200)
+    drop = VariationalDropout(0.25).train()
+    ones = torch.ones(50, 9, 200)
     dropped = drop(ones)
     assert torch.equal(dropped, dropped[:, :1].expand(-1, 9, -1))
     assert not torch.equal(dropped[0], dropped[1])
@@ -159,7 +166,8 @@ def test_initial_weights_have_the_published_deviations(changes, deviations):
 
 def test_memory_source_is_the_layer_below_or_the_same_layer(make_net):
     tokens = torch.randint(11, (2, 6))
-    below, same = make_net(), make_net(memory_source="same_layer")
+    below = make_net()
+    same = make_net(memory_source="same_layer")
     same.load_state_dict(below.state_dict())
     _, memory = below(tokens)
     _, above = same(tokens)
