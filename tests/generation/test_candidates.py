@@ -53,7 +53,8 @@ def test_nats_are_those_of_stream_nats_whatever_the_grouping(make_net, monkeypat
 
 
 def test_candidates_of_one_context_read_it_once(make_net, monkeypatch):
-    net, lengths = make_net(mem_len=50), []
+    net = make_net(mem_len=50)
+    lengths = []
     embed = net.embedding.forward
     monkeypatch.setattr(net.embedding, "forward", lambda t: lengths.append(t.shape) or embed(t))
     score(net, [[1] * 40, [2, 3], [1] * 40], [[4, 5], [6], [7, 8, 9]])
@@ -62,7 +63,8 @@ def test_candidates_of_one_context_read_it_once(make_net, monkeypatch):
 
 def test_the_memory_is_carried_on_with_the_candidate_that_is_appended(make_net):
     net = make_net(mem_len=60)
-    state, text = start_scoring(net, torch.tensor([1, 2, 3]), None), [1, 2, 3]
+    state = start_scoring(net, torch.tensor([1, 2, 3]), None)
+    text = [1, 2, 3]
     for lengths in ((4, 1), (300, 2, 7), (5,)):
         lists = [torch.randint(11, (n,)) for n in lengths]
         nats, state = score_candidates(net, state, lists)
@@ -71,12 +73,14 @@ def test_the_memory_is_carried_on_with_the_candidate_that_is_appended(make_net):
             if len(text) + len(ids_L) <= 60:
                 expected = stream_alone(net, text, ids_L.tolist())
                 torch.testing.assert_close(nats_L, expected, rtol=0, atol=1e-10)
-        state, text = state.append_tokens(lists[0][None]), text + lists[0].tolist()
+        state = state.append_tokens(lists[0][None])
+        text = text + lists[0].tolist()
     assert state.row_tokens(0).tolist() == text
 
 
 def test_texts_are_encoded_and_one_context_serves_all(make_net):
-    net, letters = make_net(mem_len=30), Characters("abcdefghijk")
+    net = make_net(mem_len=30)
+    letters = Characters("abcdefghijk")
     texts = score(net, "abc", ["d", "", "ek"], vocab=letters)
     ids = score(net, [[0, 1, 2]] * 3, [[3], [], torch.tensor([4, 10])])
     assert [nats_L.tolist() for nats_L in texts] == [nats_L.tolist() for nats_L in ids]
@@ -121,9 +125,11 @@ def test_nats_that_are_not_finite_are_an_error(make_net):
 
 @pytest.mark.parametrize("use", [{"cache_len": 20}, {"rate": 0.2}, {"cache_len": 9, "rate": 0.1}])
 def test_a_reader_learns_from_the_text_before_candidates_and_from_none_of_them(make_net, use):
-    net, use = make_net(mem_len=60), Adaptation(**use)
+    net = make_net(mem_len=60)
+    use = Adaptation(**use)
     state = start_scoring(net, torch.tensor([1, 2, 3, 4, 5]), None, use)
-    reader, lists = Reader(net, use), [torch.randint(11, (4,)) for _ in range(3)]
+    reader = Reader(net, use)
+    lists = [torch.randint(11, (4,)) for _ in range(3)]
     nats, state = score_candidates(reader, state, lists)
     again, state = score_candidates(reader, state, lists)
     for nats_L, again_L, ids_L in zip(nats, again, lists, strict=True):
@@ -142,7 +148,8 @@ def test_a_reader_learns_from_the_text_before_candidates_and_from_none_of_them(m
 @pytest.mark.parametrize("use", [{}, {"cache_len": 20}, {"rate": 0.2}], ids=str)
 @pytest.mark.parametrize("context", [[1], [1, 2, 3]], ids=len)
 def test_empty_candidates_have_no_nats(make_net, use, context):
-    net, use = make_net(mem_len=60), Adaptation(**use)
+    net = make_net(mem_len=60)
+    use = Adaptation(**use)
     state = start_scoring(net, torch.tensor(context), None, use)
     reader = Reader(net, use) if use.adapts else net
     none = torch.zeros(0).long()
@@ -157,8 +164,10 @@ def test_empty_candidates_have_no_nats(make_net, use, context):
 
 @pytest.mark.parametrize("n_segment", [1, 2, 3])
 def test_each_segment_of_a_long_context_is_learned_from_once(make_net, n_segment):
-    net, use = make_net(mem_len=60), Adaptation(rate=0.05)
-    context, ids = torch.randint(11, (128 * n_segment + 1,)), torch.randint(11, (5,))
+    net = make_net(mem_len=60)
+    use = Adaptation(rate=0.05)
+    context = torch.randint(11, (128 * n_segment + 1,))
+    ids = torch.randint(11, (5,))
     state = start_scoring(net, context, None, use)
     [nats_L], _ = score_candidates(Reader(net, use), state, [ids])
     text = torch.cat([context, ids])
@@ -168,7 +177,8 @@ def test_each_segment_of_a_long_context_is_learned_from_once(make_net, n_segment
 
 @pytest.mark.parametrize("use", [{}, {"cache_len": 3000}, {"rate": 0.01}], ids=str)
 def test_a_long_session_keeps_few_tokens_and_scores_as_if_it_kept_all(make_net, monkeypatch, use):
-    net, use = make_net(), Adaptation(**use)
+    net = make_net()
+    use = Adaptation(**use)
     lists = [torch.randint(11, (700,)) for _ in range(4)]
 
     def run():
@@ -202,7 +212,8 @@ def test_a_session_goes_on_as_text_but_no_penalty_reaches_what_was_dropped(make_
 
 @pytest.mark.parametrize("use", [{}, {"cache_len": 50}], ids=str)
 def test_a_saved_state_goes_on_as_if_it_had_been_kept(make_net, tmp_path, use):
-    net, use = make_net(), Adaptation(**use)
+    net = make_net()
+    use = Adaptation(**use)
     candidates = [torch.tensor([4, 5]), torch.tensor([6])]
     start = start_scoring(net, torch.randint(11, (1500,)), None, use)
     _, state = score_candidates(net, start, [])

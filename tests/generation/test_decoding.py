@@ -40,7 +40,8 @@ def assert_close(actual, expected) -> None:
 def test_greedy_generation_equals_rereading_the_context_for_every_token(
     make_net, net, prompt_len, ext_len, context_len
 ):
-    net, history = make_net(**net), torch.randint(11, (prompt_len,))
+    net = make_net(**net)
+    history = torch.randint(11, (prompt_len,))
     for token in generate(net, history, 12, temperature=0, ext_len=ext_len):
         logits_BLV, _ = net(history[None, -context_len:])
         assert token == logits_BLV[0, -1].argmax()
@@ -49,10 +50,12 @@ def test_greedy_generation_equals_rereading_the_context_for_every_token(
 
 def test_a_prompt_longer_than_the_memory_is_read_in_segments_that_end_with_it(make_net):
     net = make_net(mem_len=3)
-    prompt, memory = torch.randint(11, (300,)), None
+    prompt = torch.randint(11, (300,))
+    memory = None
     for part in prompt.split([43, 128, 128, 1]):
         logits, memory = net(part[None], memory)
-    reader, state = Reader(net), start_decoding(net, [prompt])
+    reader = Reader(net)
+    state = start_decoding(net, [prompt])
     logits_BV, state = advance(reader, state)
     assert_close(logits_BV, logits[:, -1])
     token_11 = torch.tensor([[4]])
@@ -64,7 +67,8 @@ def test_a_prompt_longer_than_the_memory_is_read_in_segments_that_end_with_it(ma
 def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
     ext_len = lengths.get("ext_len", 0)
     net = make_net(**{name: value for name, value in lengths.items() if name != "ext_len"})
-    reader, prompts = Reader(net), [torch.randint(11, (length,)) for length in UNEQUAL]
+    reader = Reader(net)
+    prompts = [torch.randint(11, (length,)) for length in UNEQUAL]
     logits_BV, together = advance(reader, start_decoding(net, prompts, ext_len=ext_len))
     token_B1 = torch.randint(11, (len(prompts), 1))
     next_BV, _ = advance(reader, together.append_tokens(token_B1))
@@ -82,8 +86,10 @@ def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
 def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
     make_net, monkeypatch, changes, ext_len
 ):
-    net, prompts = make_net(**changes), [torch.randint(11, (n,)) for n in (700, 640)]
-    reader, state = Reader(net), start_decoding(net, prompts, ext_len=ext_len)
+    net = make_net(**changes)
+    prompts = [torch.randint(11, (n,)) for n in (700, 640)]
+    reader = Reader(net)
+    state = start_decoding(net, prompts, ext_len=ext_len)
     assert state_module.count_skippable_tokens(net, state) == 700 - 2 * (6 + 128 + ext_len)
     logits_BV, _ = advance(reader, state)
     monkeypatch.setattr(state_module, "count_skippable_tokens", lambda *_: 0)
@@ -111,7 +117,8 @@ def test_the_penalty_covers_the_prompt_as_far_back_as_its_window(make_net):
 
 
 def test_samples_follow_the_models_probabilities(make_net):
-    net, prompt = make_net(), torch.tensor([1, 2])
+    net = make_net()
+    prompt = torch.tensor([1, 2])
     p_V = net(prompt[None])[0][0, -1].softmax(-1)
     ids = torch.cat(generate(net, [prompt] * 800, 1, seed=0))
     assert (torch.bincount(ids, minlength=11) / 800 - p_V).abs().max() < 5 * (0.25 / 800) ** 0.5
@@ -124,7 +131,8 @@ def test_each_token_of_a_text_is_sampled_independently(make_net):
 
 
 def test_equal_seeds_sample_equal_texts_whatever_the_other_prompts(make_net):
-    net, prompts = make_net(), [torch.randint(11, (length,)) for length in (9, 1, 2)]
+    net = make_net()
+    prompts = [torch.randint(11, (length,)) for length in (9, 1, 2)]
     together = generate(net, prompts, 30, seed=3, repetition_penalty=99)
     for row, (prompt, ids) in enumerate(zip(prompts, together, strict=True)):
         equal = generate(net, [prompt] * (row + 1), 30, seed=3, repetition_penalty=99)
@@ -138,7 +146,8 @@ def test_a_continuation_has_the_form_of_its_prompt(make_net):
         return generate(net, prompt, 5, vocab=vocab, temperature=0)
 
     net = make_net()
-    ids, expected = PROMPT.tolist(), run(PROMPT)
+    ids = PROMPT.tolist()
+    expected = run(PROMPT)
     assert run(ids) == run(PROMPT.numpy()) == expected.tolist()
     assert run(LETTERS.decode(ids)) == LETTERS.decode(expected.tolist())
     words = Words(tuple(LETTERS.alphabet), WordOptions(line_end="none", unknown="error"))
@@ -186,7 +195,8 @@ def test_an_invalid_argument_or_weight_is_an_error_of_one_line(make_net, changes
 
 @pytest.mark.parametrize("ext_len", [0, 3])
 def test_a_cache_gives_each_text_the_distribution_that_is_scored(make_net, ext_len):
-    net, use = make_net(mem_len=200), Adaptation(cache_len=9, cache_theta=30.0)
+    net = make_net(mem_len=200)
+    use = Adaptation(cache_len=9, cache_theta=30.0)
     prompts = [torch.randint(11, (count,)) for count in (1, 2, 150)]
     state = start_decoding(net, prompts, None, ext_len, use)
     for after in decode_steps(net, state, 3, Sampling(seed=1)):
@@ -215,7 +225,8 @@ def test_a_cache_has_the_states_of_a_prompt_beyond_the_memory(make_net, cache_le
 
 @pytest.mark.parametrize("shift", [0.0, 50.0, -50.0])
 def test_a_cache_of_weight_0_changes_no_text_with_any_penalty(make_net, shift):
-    net, prompt = make_net(mem_len=30), torch.randint(11, (20,))
+    net = make_net(mem_len=30)
+    prompt = torch.randint(11, (20,))
     net.head.out.bias.data.add_(shift)
     how = {"temperature": 0, "repetition_penalty": 3.0}
     use = Adaptation(cache_len=100, cache_weight=0.0)

@@ -65,7 +65,8 @@ def test_text_ends_before_the_stop_string_that_is_complete_first(text, stop):
 )
 def test_token_boundaries_change_no_text(text, stop, cuts):
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    whole, parted = StreamingDetokenizer(BYTES, stop=stop), StreamingDetokenizer(BYTES, stop=stop)
+    whole = StreamingDetokenizer(BYTES, stop=stop)
+    parted = StreamingDetokenizer(BYTES, stop=stop)
     expected = "".join(pieces(whole, list(text.encode())))
     result = "".join(parted.push_text(text[a:b]) for a, b in pairwise(edges))
     assert (result + parted.flush(), parted.ended) == (expected, whole.ended)

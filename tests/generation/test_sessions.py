@@ -134,7 +134,9 @@ def test_sessions_that_learn_change_neither_the_network_nor_each_other(net):
     before = {name: weight.clone() for name, weight in net.state_dict().items()}
     sessions = Sessions(net, LETTERS, step_len=STEP_LEN)
     learning = Adaptation(rate=0.05)
-    first, second, plain = sessions.open(learning), sessions.open(learning), sessions.open()
+    first = sessions.open(learning)
+    second = sessions.open(learning)
+    plain = sessions.open()
     other = TEXT[::-1]
     found = sessions.feed_each([first, second, plain], [TEXT, other, TEXT])
     assert_scored(found[0], TEXT, stream_alone(net, TEXT, learning))

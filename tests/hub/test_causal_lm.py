@@ -46,7 +46,8 @@ def load(make_net, tmp_path):
     """Write a network as convert does, and load it with the Auto class."""
 
     def load_network(**changes):
-        net, folder = make_net(**changes), tmp_path / "net"
+        net = make_net(**changes)
+        folder = tmp_path / "net"
         save_folder(net, folder, ABC if net.config.n_token == 11 else None)
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert type(model) is hub.TXLForCausalLM
@@ -91,7 +92,9 @@ def test_a_folder_of_transformers_4_has_its_nats_with_memory_and_is_written_as_i
         save_file(weights, tmp_path / "model.safetensors")
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
     assert type(model) is hub.TransfoXLLMHeadModel
-    data, tgt_len, memory = torch.from_numpy(golden["data"]).long(), int(golden["tgt_len"]), None
+    data = torch.from_numpy(golden["data"]).long()
+    tgt_len = int(golden["tgt_len"])
+    memory = None
     rows_BT = data.flatten()[: data.numel() // 3 * 3].view(3, -1)
     for index, start in enumerate(range(0, rows_BT.size(1) - 1, tgt_len)):
         part = rows_BT[:, start : start + tgt_len + 1]
@@ -161,7 +164,8 @@ def test_no_code_in_a_folder_is_run(make_net, tmp_path):
 
 def test_a_folder_of_a_hub_is_found_in_the_cache_of_downloads(load, tmp_path):
     _, model = load()
-    cache, commit = tmp_path / "cache" / "models--me--net", "0" * 40
+    cache = tmp_path / "cache" / "models--me--net"
+    commit = "0" * 40
     shutil.copytree(tmp_path / "net", cache / "snapshots" / commit)
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text(commit)
@@ -175,7 +179,8 @@ def test_options_change_precision_device_and_memory_and_others_are_refused(load,
     options = {"dtype": "float32", "device_map": {"": "cpu"}, "mem_len": 2}
     short = AutoModelForCausalLM.from_pretrained(tmp_path / "net", **options)
     assert (short.dtype, short.config.mem_len, model.dtype) == (torch.float32, 2, torch.float64)
-    tokens_BL, memory = random_ids(2, 9), net.empty_memory(2, EvalLengths(2))
+    tokens_BL = random_ids(2, 9)
+    memory = net.empty_memory(2, EvalLengths(2))
     first = short(tokens_BL).past_key_values
     second = short(tokens_BL, first).logits.double()
     _, memory = net(tokens_BL, memory)
@@ -236,7 +241,8 @@ def test_an_option_that_would_have_no_effect_on_a_written_folder_is_refused(
 @pytest.mark.parametrize("save", [save_folder, save_huggingface])
 def test_weights_in_several_files_are_refused_as_such(make_net, tmp_path, save):
     save(make_net(norm="post"), tmp_path, None)
-    whole, part = tmp_path / "model.safetensors", tmp_path / "model-00001-of-00002.safetensors"
+    whole = tmp_path / "model.safetensors"
+    part = tmp_path / "model-00001-of-00002.safetensors"
     whole.rename(part)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
     with pytest.raises(ValueError, match=r"several files, with an \.index\.json; expected"):
@@ -260,7 +266,9 @@ def test_the_message_about_an_unknown_option_lists_every_option(load, tmp_path):
 @pytest.mark.parametrize("has_gradients", [True, False])
 def test_segments_have_the_logits_of_the_network_and_a_memory_is_never_changed(pair, has_gradients):
     net, model = pair
-    memory, cache, tokens_BT = None, None, random_ids(3, 21)
+    memory = None
+    cache = None
+    tokens_BT = random_ids(3, 21)
     for tokens_BL in tokens_BT.split(7, dim=1):
         expected, memory = net(tokens_BL, memory)
         with torch.set_grad_enabled(has_gradients):
@@ -275,7 +283,8 @@ def test_segments_have_the_logits_of_the_network_and_a_memory_is_never_changed(p
 
 def test_the_loss_of_labels_and_its_gradients_are_those_of_the_network(pair):
     net, model = pair
-    tokens_BL, first_BL = random_ids(3, 9), random_ids(3, 5)
+    tokens_BL = random_ids(3, 9)
+    first_BL = random_ids(3, 5)
     labels_BL = tokens_BL.masked_fill(torch.rand(3, 9) < 0.3, -100)
     model.train()
     output = model(tokens_BL, model(first_BL).past_key_values, labels=labels_BL)
@@ -369,7 +378,8 @@ def test_a_mask_of_all_tokens_reads_the_memory_and_no_padding_in_it(pair, kind):
     _, memory = net(text_T[:, :5])
     expected, _ = net(text_T[:, 5:], memory)
     padded_T = torch.nn.functional.pad(text_T, (2, 0), value=99)
-    mask_T, cache = (padded_T != 99).to(kind), None
+    mask_T = (padded_T != 99).to(kind)
+    cache = None
     for part, stop in ((slice(0, 7), 7), (slice(7, 11), 11)):
         output = model(padded_T[:, part], cache, mask_T[:, :stop])
         cache = output.past_key_values
@@ -438,12 +448,15 @@ def test_each_beam_keeps_its_own_memory(load, num_beams):
 
 def check_logits(net, prompts: list[torch.Tensor], output) -> list[torch.Tensor]:
     """Require the logits of our own decoding at each step; return them."""
-    reader, state, steps = Reader(net), start_decoding(net, prompts), []
+    reader = Reader(net)
+    state = start_decoding(net, prompts)
+    steps = []
     for logits_BV in output.logits:
         ours_BV, state = advance(reader, state)
         torch.testing.assert_close(logits_BV, ours_BV.float(), rtol=0, atol=1e-5)
         token_B = output.sequences[:, len(state)]
-        state, steps = state.append_tokens(token_B[:, None]), [*steps, ours_BV.float()]
+        state = state.append_tokens(token_B[:, None])
+        steps = [*steps, ours_BV.float()]
     return steps
 
 
@@ -452,7 +465,8 @@ WITH_LOGITS = {"max_new_tokens": 15, "output_logits": True, "return_dict_in_gene
 
 def test_sampled_tokens_are_draws_from_our_logits(pair):
     net, model = pair
-    prompt, options = random_ids(1, LENGTHS[-1]), {"do_sample": True, "top_k": 0}
+    prompt = random_ids(1, LENGTHS[-1])
+    options = {"do_sample": True, "top_k": 0}
     transformers.set_seed(3)
     output = model.generate(prompt, temperature=0.7, **options, **WITH_LOGITS)
     steps = check_logits(net, [prompt[0]], output)
@@ -494,7 +508,8 @@ def test_a_text_is_continued_from_its_memory_which_stays_as_it_was(load):
 @pytest.mark.parametrize("n_padding", [0, 3])
 def test_a_text_or_what_follows_its_memory_is_continued_the_same(load, n_padding):
     _, model = load(mem_len=40)
-    first, rest = random_ids(2, 6), random_ids(2, 5)
+    first = random_ids(2, 6)
+    rest = random_ids(2, 5)
     mask = (torch.arange(11) >= torch.tensor([[0], [n_padding]])).long()
     whole = torch.cat([first, rest], 1)
     expected = model.generate(whole, attention_mask=mask, max_new_tokens=9)[:, 11:].tolist()
@@ -639,7 +654,8 @@ def test_prompts_padded_as_the_page_says_are_continued_like_each_alone(
     page = (repository / "txl_lightning" / "hub" / "README.md").read_text()
     setting, call = re.findall(r"`((?:tokenizer\.pad_token =|model\.generate\(\*\*)[^`]*)`", page)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    tokenizer, texts = AutoTokenizer.from_pretrained(tmp_path), ["a", "a longer text"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["a", "a longer text"]
     names = {"model": model, "tokenizer": tokenizer, "texts": texts}
     exec(setting, names)
     rows = eval(call, names)

@@ -56,7 +56,8 @@ metric_list: [{metric: bleu}]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, repository):
     """A network, a file of documents, and a file for each task: that of the page, and TASKS."""
-    folder, net = tmp_path_factory.mktemp("harness"), make_float_net()
+    folder = tmp_path_factory.mktemp("harness")
+    net = make_float_net()
     save_folder(net, folder / "net", Bytes())
     data = folder / "data.jsonl"
     data.write_text("".join(f"{json.dumps(document)}\n" for document in DOCUMENTS))
@@ -116,7 +117,8 @@ def ask(model: HarnessModel, kind: str, *arguments: tuple):
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("lengths", [{}, {"tgt_len": 13, "mem_len": 20, "ext_len": 4}])
 def test_scores_of_texts_are_those_of_evaluate(folder, batch_size, lengths):
-    net, texts = make_float_net(), [TEXT, TEXT[100:400], "ab", "a", ""]
+    net = make_float_net()
+    texts = [TEXT, TEXT[100:400], "ab", "a", ""]
     model = HarnessModel(str(folder / "net"), batch_size=batch_size, **lengths)
     scores = ask(model, "loglikelihood_rolling", *[(text,) for text in texts])
     for text, logp in zip(texts[:3], scores[:3], strict=True):
@@ -127,7 +129,8 @@ def test_scores_of_texts_are_those_of_evaluate(folder, batch_size, lengths):
 
 def read_logp(net, ids: list[int], tgt_len: int) -> torch.Tensor:
     """Return log p of the token after each of `ids`, read in segments by the network itself."""
-    parts, memory = [], None
+    parts = []
+    memory = None
     for tokens_BL in torch.tensor([ids]).split(tgt_len, dim=1):
         logits_BLV, memory = net(tokens_BL, memory)
         parts.append(logits_BLV[0].log_softmax(-1))
@@ -137,7 +140,8 @@ def read_logp(net, ids: list[int], tgt_len: int) -> torch.Tensor:
 @pytest.mark.parametrize("batch_size", [1, 4])
 @torch.no_grad()
 def test_scores_of_continuations_have_the_memory_of_the_whole_context(folder, batch_size):
-    net, context = make_float_net(), TEXT[:400].rstrip()
+    net = make_float_net()
+    context = TEXT[:400].rstrip()
     model = HarnessModel(str(folder / "net"), batch_size=batch_size, tgt_len=16)
     greedy = [*context.encode()]
     for _ in range(3):
@@ -156,7 +160,8 @@ def test_scores_of_continuations_have_the_memory_of_the_whole_context(folder, ba
 
 
 def test_continuations_are_our_own_up_to_a_stop_string(folder):
-    net, model = make_float_net(), HarnessModel(str(folder / "net"))
+    net = make_float_net()
+    model = HarnessModel(str(folder / "net"))
     whole = txl_lightning.generate(net, TEXT, 40, vocab=Bytes(), temperature=0)
     stop = whole[20:23]
     options = {"until": [stop], "max_gen_toks": 40}
@@ -170,7 +175,8 @@ def test_continuations_are_our_own_up_to_a_stop_string(folder):
 
 
 def bits_per_byte(prefix: str = "", **lengths) -> float:
-    net, texts = make_float_net(), [document["text"] for document in DOCUMENTS]
+    net = make_float_net()
+    texts = [document["text"] for document in DOCUMENTS]
     nats = sum(total_nats(net, prefix + text, **lengths)[0] for text in texts)
     return nats / sum(len(text.encode()) for text in texts) / math.log(2)
 

@@ -170,7 +170,8 @@ def test_a_call_does_not_change_the_memory_that_it_reads(net, n_token):
 
 
 def test_a_gradient_goes_through_the_memory_as_in_one_segment(net):
-    tokens, targets = draw(2, 14), draw(2, 14)
+    tokens = draw(2, 14)
+    targets = draw(2, 14)
     whole, _ = net.loss(tokens, targets)
     parts = []
     memory = net.empty_memory(2).keep_gradient()
