@@ -108,7 +108,8 @@ class Counter(TorchDispatchMode):
         self.operators = self.bytes = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out, name = func(*args, **(kwargs or {})), func._schema.name.split("::")[1]
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.split("::")[1]
         if name not in VIEWS:
             self.operators += 1
             # These write their first argument, and return it, without reading it.
@@ -128,7 +129,8 @@ def count_operators(name: str, n_token: int) -> dict[str, Any]:
     # As many of each rank as Zipf says; on the host, as an adaptive softmax needs them.
     torch.manual_seed(1)
     drawn_BL = (n_token ** torch.rand(shape)).long().clamp(max=n_token - 1)
-    counter, mode = Counter(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    counter = Counter()
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.autograd.set_multithreading_enabled(False):
         with torch.device("cuda:0"):
             net = TransformerXL(config).train()
@@ -168,7 +170,8 @@ def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dty
             assert (gradient.dtype, gradient.device) == (weight.dtype, weight.device)
         h_NBMD = memory.h_NBMD
         assert (h_NBMD.device.type, h_NBMD.dtype) == ("cuda", amp or weights), h_NBMD
-        reader, memory = Reader(net.eval()), None
+        reader = Reader(net.eval())
+        memory = None
         for _ in range(2):
             with torch.no_grad(), use_autocast(amp):
                 nats_BL, memory = reader.loss(tokens_BL, targets_BL, memory, doc_pos_BL)
@@ -179,7 +182,8 @@ def read_tokens(
     config: TransformerXLConfig, weights: torch.dtype, has_ring: bool = True, n_row: int = 3
 ) -> int:
     """Read a prompt and single tokens; return the operators of the last token."""
-    counter, mode = Counter(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    counter = Counter()
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.no_grad():
         with torch.device("cuda:0"):
             torch.set_default_dtype(weights)

@@ -56,9 +56,13 @@ class Place:
     """A folder in which runs are started one after the other."""
 
     def __init__(self, folder: Path, server: Any, processes: Any) -> None:
-        self.folder, self.server, self.log = folder, server, folder / "log"
-        self.processes, self.forked = type(processes)(), []
-        self.alive, self.options = self.processes.alive, FIT[1:]
+        self.folder = folder
+        self.server = server
+        self.log = folder / "log"
+        self.processes = type(processes)()
+        self.forked = []
+        self.alive = self.processes.alive
+        self.options = FIT[1:]
         letters = np.random.default_rng(0).integers(97, 123, 1500).astype(np.uint8)
         # Lines, for orders that shuffle them; passes are short, so that runs have several.
         letters[::17] = ord("\n")
@@ -72,7 +76,8 @@ class Place:
         """Start a command in one process per rank, without a launcher."""
         import driver
 
-        environment, arguments = self.settings(fault) | environment, [*command, *options]
+        environment = self.settings(fault) | environment
+        arguments = [*command, *options]
         if ranks > 1:
             world = {"MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0"}
             world |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
@@ -105,7 +110,8 @@ class Place:
     ) -> Ended:
         """Wait for processes and their children, unless other processes are running."""
         since = since or time.monotonic()
-        stop, is_forked = time.monotonic() + LIMIT, isinstance(started, list)
+        stop = time.monotonic() + LIMIT
+        is_forked = isinstance(started, list)
         poll = (lambda each: each.exitcode) if is_forked else (lambda each: each.poll())
         processes = started if is_forked else [started]
         while None in (codes := [poll(each) for each in processes]) and time.monotonic() < stop:

@@ -107,7 +107,9 @@ class KilledCopies(Callback):
     """Kill a copy of this process at each line that logs or saves between a step and the next."""
 
     def __init__(self, step: int, n_line: int) -> None:
-        self.step, self.n_line, self.is_copy = step, n_line, False
+        self.step = step
+        self.n_line = n_line
+        self.is_copy = False
 
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step != self.step:
@@ -159,7 +161,8 @@ class Accident(Callback):
         self.name, _, self.step = self.where.partition("@")
         if self.step:
             # Only threads that start later are traced.
-            self.trainer, self.has_step = None, False
+            self.trainer = None
+            self.has_step = False
             threading.settrace(self.trace)
 
     def trace(self, frame, *_) -> None:
@@ -192,7 +195,8 @@ class Accident(Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.happen(trainer, str(trainer.global_step))
         if self.step and int(self.step) <= trainer.global_step:
-            self.trainer, self.has_step = trainer, True
+            self.trainer = trainer
+            self.has_step = True
             sys.settrace(self.trace)
 
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -205,7 +209,8 @@ class Accident(Callback):
 
 def count_calls(run: Callable[[list[str]], None], faults: list[str], words: list[str]) -> None:
     """Send each signal at a call of a function: the same one, however busy the machine is."""
-    process, n_call = os.getpid(), 0
+    process = os.getpid()
+    n_call = 0
     names = {int(where[:-1]): name for name, where in (fault.split(":") for fault in faults)}
 
     def profile(frame, event, _):
@@ -227,7 +232,8 @@ def count_calls(run: Callable[[list[str]], None], faults: list[str], words: list
 
 def main() -> None:
     """Run `python -m txl_lightning` with our callbacks."""
-    original, faults = cli.make_callbacks, [*filter(None, os.environ["FAULT"].split(","))]
+    original = cli.make_callbacks
+    faults = [*filter(None, os.environ["FAULT"].split(","))]
     if "CALLS" in os.environ:
         at_calls = [fault for fault in faults if fault.endswith("c")]
         entry.run = functools.partial(count_calls, entry.run, at_calls)

@@ -109,7 +109,9 @@ def find_problem(code: int | None, output: str) -> str:
 def test_hostile_command_line_ends_with_an_exit_code_of_the_table(folder, server, count, start):
     import driver
 
-    wrong, codes, output = [], Counter(), folder / "output"
+    wrong = []
+    codes = Counter()
+    output = folder / "output"
 
     @seed(start)
     @settings(

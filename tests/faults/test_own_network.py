@@ -37,7 +37,8 @@ def make_place(place, own_package, tmp_path):
     ("ranks", "options"), [(1, []), (2, ["--data.document_unit=lines", "--data.order=shuffled"])]
 )
 def test_killed_runs_of_an_own_network_match_an_uninterrupted_one(make_place, ranks, options):
-    whole, killed = make_place("whole"), make_place("killed")
+    whole = make_place("whole")
+    killed = make_place("killed")
     how = {"command": OWN, "ranks": ranks}
     assert set(whole.end(whole.fork(*options, **how)).codes) == {0}
     for fault in ("5", "val", "mid16", "29"):
@@ -85,7 +86,8 @@ def test_killed_runs_of_each_recipe_match_an_uninterrupted_one_and_generate(
     make_place, processes, name
 ):
     """With the network, optimizer, segments and gradients of the recipe, on a small text."""
-    whole, killed = make_place("whole"), make_place("killed")
+    whole = make_place("whole")
+    killed = make_place("killed")
     for run in (whole, killed):
         text = run.folder / "letters.txt"
         text.write_text(100 * text.read_text())
@@ -114,7 +116,8 @@ def test_killed_runs_of_each_recipe_match_an_uninterrupted_one_and_generate(
 def test_package_outside_of_the_checkout_trains_is_killed_resumes_and_is_used(
     make_place, processes
 ):
-    whole, killed = make_place("whole"), make_place("killed")
+    whole = make_place("whole")
+    killed = make_place("killed")
     program = (sys.executable, "-m", "txl_lightning")
 
     def run(folder: Path, *words: str):

@@ -35,7 +35,8 @@ WHOLES = [b"", b"[]", b"{}", b"null", b'"a"', b"5", b"[" * 100_000, b"{" * 5000,
 
 def mutate(content: bytes, chance: random.Random) -> bytes:
     """Return other bytes than these."""
-    data, at = bytearray(content), chance.randrange(len(content))
+    data = bytearray(content)
+    at = chance.randrange(len(content))
     piece = slice(at, at + chance.randrange(1, 100))
     match chance.choice(["bit", "cut", "insert", "remove", "repeat", "value", "value", "whole"]):
         case "bit":
@@ -61,7 +62,10 @@ class Target:
     """A file, its reader, and True if a change of what is read must be refused."""
 
     def __init__(self, path: Path, read: Callable, verified: bool = False, named=True) -> None:
-        self.path, self.read, self.verified, self.named = path, read, verified, named
+        self.path = path
+        self.read = read
+        self.verified = verified
+        self.named = named
 
 
 def prepare(folder: Path, **settings):
@@ -137,7 +141,8 @@ def make_vocabulary(kind: str):
 def make_tokenizer(folder, text, **_):
     from tokenizers import ByteLevelBPETokenizer
 
-    path, tokenizer = folder / "tokenizer.json", ByteLevelBPETokenizer()
+    path = folder / "tokenizer.json"
+    tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator([text.read_text()], vocab_size=300, show_progress=False)
     tokenizer.save(str(path))
     return Target(path, lambda: prepare(folder, path=str(text), vocab=str(path)))
@@ -266,8 +271,10 @@ def test_changed_file_is_refused_in_one_line_or_read(
     parts |= {"make_net": make_net}
     if name == "--config":
         parts["parse_fit"] = request.getfixturevalue("parse_fit")
-    target, chance = READERS[name](tmp_path, **parts), random.Random(name)
-    whole, expected = target.path.read_bytes(), target.read()
+    target = READERS[name](tmp_path, **parts)
+    chance = random.Random(name)
+    whole = target.path.read_bytes()
+    expected = target.read()
     wrong = []
     for nth in range(count(20, 200)):
         whole = target.path.read_bytes() if name == "sweep journal" and not nth else whole

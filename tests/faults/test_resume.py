@@ -88,7 +88,8 @@ def test_losses_are_those_of_one_process_and_thread_to_rounding(place, whole, ra
 
 
 def test_validation_at_any_interval_changes_no_loss(whole):
-    never, often = whole("--trainer.limit_val_batches=0"), whole("--trainer.val_check_interval=5")
+    never = whole("--trainer.limit_val_batches=0")
+    often = whole("--trainer.val_check_interval=5")
     assert whole().losses() == often.losses() == never.losses()
 
 

@@ -69,7 +69,8 @@ def test_preparing_a_long_text_needs_no_more_memory_than_a_short_one(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("unit", ["files", "lines"])
 def test_many_documents_are_prepared_and_counted(measure, tmp_path, count, unit):
-    n_document, path = count(5000, 200_000), tmp_path / "documents"
+    n_document = count(5000, 200_000)
+    path = tmp_path / "documents"
     if unit == "files":
         path.mkdir()
         for nth in range(n_document):

@@ -65,7 +65,8 @@ def test_ranks_agree_when_to_stop_whichever_got_the_signal(place, finish, name, 
 )
 def test_processes_of_a_launcher_end_in_time_and_exactly(place, finish, launcher, to):
     process = place.launch(launcher=launcher, PAUSE="0.2")
-    since, alive = place.wait_for_step(3), place.alive()
+    since = place.wait_for_step(3)
+    alive = place.alive()
     others = [pid for pid in alive if pid != process.pid]
     for pid in {"first": [process.pid], "second": others, "all": alive}[to]:
         os.kill(pid, signal.SIGTERM)
@@ -119,7 +120,8 @@ AT_ONCE = {
 def test_signal_at_any_moment_ends_a_command_that_trains_nothing(place, command, count):
     """Also Ctrl-C twice; USR1 asks for a checkpoint, and there is none."""
     assert place.fit("--trainer.max_steps=3").code == 0
-    chance, words = random.Random(command), [command, *COMMANDS[command]]
+    chance = random.Random(command)
+    words = [command, *COMMANDS[command]]
     # A result of their own: what an earlier run has prepared would end a later one at once.
     fresh = {"convert": "--out=converted{}", "prepare": "--data_dir=data{}"}.get(command, "")
 
@@ -162,7 +164,9 @@ def test_sweep_that_is_interrupted_at_any_moment_has_the_results_of_a_whole_one(
 
     whole = sweep("whole")
     assert whole.code == 0
-    chance, faults, interrupted = random.Random(0), {**AT_ONCE, "KILL:{0}": {-9}}, 0
+    chance = random.Random(0)
+    faults = {**AT_ONCE, "KILL:{0}": {-9}}
+    interrupted = 0
     for nth in range(count(7, 21)):
         fault, codes = list(faults.items())[nth % len(faults)]
         moment = chance.uniform(0.1, max(whole.seconds / 4, 0.2))

@@ -61,7 +61,8 @@ def test_process_killed_at_any_line_of_a_save_has_logged_every_step_once(
     """After step 10 in and after a validation, when best.ckpt is saved too."""
     ended = place.fit(*EVERY_ROW, COPIES=f"{step} {count(4, 1)}")
     assert ended.code == 0, ended.output
-    copies, states = sorted(place.folder.glob("copy*")), {}
+    copies = sorted(place.folder.glob("copy*"))
+    states = {}
     assert len(copies) > count(70, 280)
     for copy in copies:
         latest, _ = find_latest(copy / "version_0")
@@ -148,7 +149,8 @@ def test_of_two_that_resume_one_run_the_second_is_refused(place, whole, count):
         place.forget()
         assert place.fit(fault="KILL:13").code == -9
         first, second = (place.fork("--resume=auto", PAUSE="0.1") for _ in range(2))
-        code, ended = place.end(first, alone=False).code, place.end(second)
+        code = place.end(first, alone=False).code
+        ended = place.end(second)
         assert {code, ended.code} == {0, 6}, ended.output
         assert "another process trains there" in ended.output
         place.assert_same(whole())

@@ -15,7 +15,8 @@ def copy_at_every_line(act: Callable[[Path], object], place: Path, *modules: Mod
     this in a process of its own: what it leaves is that of a process that has ended.
     """
     files = {module.__file__ for module in modules}
-    number, before = 0, None
+    number = 0
+    before = None
     folder = place.with_name(f"{place.name}.act")
     shutil.copytree(place, folder)
 
@@ -24,7 +25,8 @@ def copy_at_every_line(act: Callable[[Path], object], place: Path, *modules: Mod
         content = read_tree(folder)
         if content != before:
             shutil.copytree(folder, place.with_name(f"{place.name}-{number:04}"))
-            number, before = number + 1, content
+            number = number + 1
+            before = content
 
     def trace(frame, event, _):
         if frame.f_code.co_filename in files:

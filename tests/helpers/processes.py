@@ -19,10 +19,12 @@ class Processes:
     process first prints its stack."""
 
     # Seconds that commands may take, and that others have after a failure or a signal.
-    LIMIT, PATIENCE = 300.0, 10.0
+    LIMIT = 300.0
+    PATIENCE = 10.0
 
     def __init__(self) -> None:
-        self.mark, self.started = uuid.uuid4().hex, []
+        self.mark = uuid.uuid4().hex
+        self.started = []
 
     def start(self, words: list, env: Mapping[str, str] = os.environ, **how) -> subprocess.Popen:
         env = {"PYTHONPATH": REPOSITORY, **env, "STARTED_BY": self.mark, "PYTHONFAULTHANDLER": "1"}
@@ -54,7 +56,9 @@ class Processes:
 
     def run_together(self, commands: list[list], limit=LIMIT, **how) -> list[CompletedProcess]:
         """Run commands that need each other; if one fails, the others have little time left."""
-        group, done, stop = type(self)(), [], time.monotonic() + limit
+        group = type(self)()
+        done = []
+        stop = time.monotonic() + limit
         with ExitStack() as stack:
             # Not pipes, which children that are left would keep open.
             files = [

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-BLOCK, HEADER = 32768, struct.Struct("<IHB")
+BLOCK = 32768
+HEADER = struct.Struct("<IHB")
 
 
 class Run:
@@ -19,7 +20,9 @@ class Run:
             kind = record.WhichOneof("record_type")
             stored[kind].append(getattr(record, kind))
         first = stored["run"][0]
-        self.id, self.project, self.tags = first.run_id, first.project, list(first.tags)
+        self.id = first.run_id
+        self.project = first.project
+        self.tags = list(first.tags)
         self.rows = [decode_items(row.item) for row in stored["history"]]
         updates = [first.config.update, *(config.update for config in stored["config"])]
         self.config = decode_items(chain.from_iterable(updates))
@@ -32,9 +35,11 @@ def read_records(path: Path) -> Iterator:
     """Read the messages of a .wandb file, which is in LevelDB's log format."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, parts = path.read_bytes(), b""
+    data = path.read_bytes()
+    parts = b""
     for start in range(0, len(data), BLOCK):
-        block, at = data[start : start + BLOCK], 0 if start else 7
+        block = data[start : start + BLOCK]
+        at = 0 if start else 7
         while at + HEADER.size <= len(block):
             _, count, kind = HEADER.unpack_from(block, at)
             at += HEADER.size + count
