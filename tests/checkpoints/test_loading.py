@@ -113,7 +113,8 @@ def test_setting_that_is_infinite_is_refused_with_its_file(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*cannot be verified")
 def test_invalid_weights_are_refused_with_their_file_and_name(folder):
     change_without_checksums(folder)
-    path, name = folder / "model.safetensors", "layers.0.attention.q_net.weight"
+    path = folder / "model.safetensors"
+    name = "layers.0.attention.q_net.weight"
     whole = load_file(path)
     for message, weights in {
         f"missing: {name}$": {n: whole[n] for n in whole if n != name},
@@ -131,7 +132,8 @@ def test_invalid_weights_are_refused_with_their_file_and_name(folder):
 
 
 def test_60_flipped_bits_of_the_weights_are_refused_and_a_missing_checksum_is_a_warning(folder):
-    path, chance = folder / "model.safetensors", random.Random(0)
+    path = folder / "model.safetensors"
+    chance = random.Random(0)
     whole = path.read_bytes()
     for _ in range(60):
         flipped = bytearray(whole)

@@ -82,7 +82,8 @@ def test_fetched_run_has_the_files_of_the_last_write_and_two_states_are_kept(url
 
 
 def test_file_that_is_there_is_not_uploaded_again_and_a_truncated_one_is(tmp_path):
-    url, files = f"file://{tmp_path}/mirror", tmp_path / "mirror" / "version_0" / "files"
+    url = f"file://{tmp_path}/mirror"
+    files = tmp_path / "mirror" / "version_0" / "files"
     copier = copy_steps(url, tmp_path / "a", 1)
     [whole, cut] = sorted(files.iterdir(), key=lambda path: path.stat().st_size)[-2:]
     os.truncate(cut, 1)
@@ -160,7 +161,8 @@ def test_another_run_of_the_same_number_is_refused_and_changes_nothing(url, tmp_
 
 
 def test_failed_copy_is_a_warning_and_the_next_one_has_all(tmp_path, capsys):
-    url, blocked = f"file://{tmp_path}/mirror", tmp_path / "mirror" / "version_0" / "files"
+    url = f"file://{tmp_path}/mirror"
+    blocked = tmp_path / "mirror" / "version_0" / "files"
     copier = copy_steps(url, tmp_path / "a", 1)
     blocked.rename(tmp_path / "away")
     blocked.touch()
@@ -245,10 +247,12 @@ def test_process_killed_at_any_line_of_a_copy_leaves_only_whole_runs(
     save_step(place / "a", 9)
     done = processes.run([sys.executable, "-c", COPY_AT_EVERY_LINE, action, place], limit=600)
     assert done.returncode == 0, done.stderr
-    killed, found = sorted(tmp_path.glob("place-*")), []
+    killed = sorted(tmp_path.glob("place-*"))
+    found = []
     assert len(killed) > 10
     for copy in killed:
-        url, root = f"file://{copy}/mirror", copy / "b"
+        url = f"file://{copy}/mirror"
+        root = copy / "b"
         if action == "fetch":
             # Without the mirror, only what was there: the fetched run appears at once.
             found.append(read_steps(root)[0] if list_versions(root) else 0)

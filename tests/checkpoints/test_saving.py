@@ -71,7 +71,8 @@ def test_process_killed_at_any_line_of_a_save_leaves_only_intact_files(tmp_path,
     done = processes.run([sys.executable, "-c", COPY_AT_EVERY_LINE, tmp_path])
     assert done.returncode == 0, done.stderr
     for before in range(3):
-        killed, steps = sorted(tmp_path.glob(f"{before}-*")), []
+        killed = sorted(tmp_path.glob(f"{before}-*"))
+        steps = []
         assert len(killed) > 6
         for copy in killed:
             remove_partial_files(copy)
@@ -194,7 +195,8 @@ def test_latest_checkpoint_has_the_most_steps_of_its_run_whatever_the_file_times
 
 
 def test_checkpoint_of_a_later_format_is_refused(tmp_path):
-    path, content = tmp_path / "a.ckpt", {KEY: {"format": FORMAT + 1}}
+    path = tmp_path / "a.ckpt"
+    content = {KEY: {"format": FORMAT + 1}}
     save_checkpoint(content, path, {"step": 1, "exact": True})
     with pytest.raises(CheckpointError, match=rf"release \(format {FORMAT + 1}\); this rel"):
         load_checkpoint(path)

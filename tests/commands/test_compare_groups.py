@@ -130,7 +130,8 @@ def test_networks_are_groups_at_the_rate_with_the_best_validation(accepted, trai
     train_lstm("--model.optim.lr=1e-5")
     train_lstm("--model.optim.lr=1e-2")
     rows = read_rows(accepted("compare", "runs", "--by=model.net").out)
-    window, other = ("TransformerXL (same_length mem_len)", "TransformerXL (same_length null)")
+    window = "TransformerXL (same_length mem_len)"
+    other = "TransformerXL (same_length null)"
     assert rows[0] == ["model.net", "choices", "best validation"]
     assert ["LSTM", "2", "lr 0.01"] in rows[1:4]
     assert sorted(row[:2] for row in rows[1:4]) == [["LSTM", "2"], [window, "1"], [other, "1"]]

@@ -68,7 +68,8 @@ def read_segments(net, n_row: int, mem_len: int | None = None):
     memory = net.empty_memory(n_row, EvalLengths(mem_len))
     filled_B = torch.arange(n_row).clamp(max=3)
     start = memory = replace(memory, h_NBMD=torch.randn_like(memory.h_NBMD), filled_B=filled_B)
-    segments, logits = [torch.randint(256, (n_row, length)) for length in LENGTHS], []
+    segments = [torch.randint(256, (n_row, length)) for length in LENGTHS]
+    logits = []
     with torch.no_grad():
         for tokens_BL in segments:
             logits_BLV, memory = net(tokens_BL, memory)
@@ -83,7 +84,8 @@ def assert_equal(actual, expected) -> None:
 def run_onnx(folder, segments, start):
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(folder / "model.onnx")
-    state, logits = [start.h_NBMD.numpy(), start.filled_B.numpy()], []
+    state = [start.h_NBMD.numpy(), start.filled_B.numpy()]
+    logits = []
     for tokens_BL in segments:
         names = ("tokens", "memory", "filled")
         inputs = dict(zip(names, (tokens_BL.numpy(), *state), strict=True))

@@ -258,7 +258,8 @@ def test_ext_len_defaults_to_the_training_segment_where_memory_is_not_enough(
     if net is not None:
         checkpoint = "folder"
         save_folder(make_net(n_token=3, **net), Path("folder"), Characters("\nab"))
-    states, decode = [], generation.decode_steps
+    states = []
+    decode = generation.decode_steps
     monkeypatch.setattr(
         generation, "decode_steps", lambda *each: states.append(each[1]) or decode(*each)
     )

@@ -67,7 +67,8 @@ def obey_file_modes():
     if os.geteuid() != 0:
         yield
         return
-    libc, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 6)()
+    libc = ctypes.CDLL(None)
+    sets = (ctypes.c_uint32 * 6)()
     header = (ctypes.c_uint32 * 2)(0x20080522)
     assert libc.capget(header, sets) == 0
     before = sets[0]

@@ -27,7 +27,8 @@ from txl_lightning.model.adaptation import Adaptation
 def bits_by_segments(net, ids, mem_len, row_len=None):
     """Return the mean bits of 4 rows, in segments of 8 with the network's own memory."""
     ids_BT = torch.from_numpy(ids.astype(np.int64))[: len(ids) // 4 * 4].view(4, -1)[:, :row_len]
-    memory, nats = net.empty_memory(4, EvalLengths(mem_len)), []
+    memory = net.empty_memory(4, EvalLengths(mem_len))
+    nats = []
     for start in range(0, ids_BT.size(1) - 1, 8):
         targets_BL = ids_BT[:, start + 1 : start + 9]
         tokens_BL = ids_BT[:, start : start + targets_BL.size(1)]
@@ -46,7 +47,8 @@ def expect_lines(net, ids, lengths, row_len=None):
 
 
 def test_quickstart_measures_with_twice_the_memory_with_it_and_without(make_net, make_data, capsys):
-    net, data = make_net(n_token=256), make_data()
+    net = make_net(n_token=256)
+    data = make_data()
     measure_memory(data, net)
     _, *lines, _ = capsys.readouterr().out.splitlines()
     assert lines == expect_lines(net, data.store.ids("test"), (12, 6, 0))
@@ -56,7 +58,8 @@ def test_quickstart_measures_with_twice_the_memory_with_it_and_without(make_net,
 def test_quickstart_measures_the_same_tokens_in_each_way_until_its_time_is_over(
     make_net, make_data, capsys
 ):
-    net, data = make_net(n_token=256).train(), make_data()
+    net = make_net(n_token=256).train()
+    data = make_data()
     # A machine that slows down: the third piece is the last one.
     measure_memory(data, net, iter([0.0, 1.0, 5.0, 51.0]).__next__)
     first, *lines, _ = capsys.readouterr().out.splitlines()
@@ -66,11 +69,13 @@ def test_quickstart_measures_the_same_tokens_in_each_way_until_its_time_is_over(
 
 
 def test_quickstart_compares_static_and_adapted_on_the_same_tokens(make_net, make_data, capsys):
-    net, data = make_net(n_token=256), make_data()
+    net = make_net(n_token=256)
+    data = make_data()
     measure_adaptation(data, net, iter([0.0, 1.0, 51.0]).__next__)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "in one row, 17 tokens:"
-    ids, bits = data.store.ids("test")[:17], []
+    ids = data.store.ids("test")[:17]
+    bits = []
     for use in (Adaptation(), Adaptation(cache_len=20_000, rate=0.1)):
         nats = stream_nats(net, ids, batch_size=1, tgt_len=8, adaptation=use)
         bits.append(f"{nats.mean().item() / math.log(2):.3f} bits per byte")
@@ -90,7 +95,8 @@ def test_quickstart_trains_measures_and_samples(txl, accepted, text_file, reposi
     ):
         assert expected in output.out
     run = Path("runs", "smoke", "version_0")
-    (net, _), (_, store) = load(run / "checkpoints" / "last.ckpt"), load_checkpoint(run).open_text()
+    net, _ = load(run / "checkpoints" / "last.ckpt")
+    _, store = load_checkpoint(run).open_text()
     for line in expect_lines(net, store.ids("test"), (64, 32, 0)):
         assert line in output.out
     with (run / "metrics.csv").open() as file:

@@ -249,7 +249,8 @@ def test_an_escape_that_stays_two_characters_is_said(
 
 def test_the_weight_acts_only_on_lists_with_scores(run_score):
     lists = [{"candidates": ["to be", "tobe", "x"]}]
-    [plain], [weighted] = run_score(lists), run_score(lists, "--weight=0")
+    [plain] = run_score(lists)
+    [weighted] = run_score(lists, "--weight=0")
     assert weighted == plain
     nats = [sum(each) if isinstance(each, list) else each for each in plain["nats"]]
     assert plain["best"] == nats.index(min(nats)) != 0

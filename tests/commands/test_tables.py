@@ -164,7 +164,8 @@ def test_each_model_of_a_group_is_read_in_the_segments_of_its_own_training(
     txl, checkpoint, loaded, small, read_table
 ):
     assert txl("fit", *small, "--data.tgt_len=3")[0] == 0
-    other, (_, ids) = "runs/version_0/checkpoints/last.ckpt", loaded
+    other = "runs/version_0/checkpoints/last.ckpt"
+    _, ids = loaded
     Path("text.txt").write_bytes(ids[:31].astype(np.uint8).tobytes())
     options = ("--step=15", "--max_context=30", "--path=text.txt", "--out=recl")
     assert txl("recl", checkpoint, other, "--reading=trained", *options)[0] == 0

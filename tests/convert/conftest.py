@@ -43,11 +43,13 @@ class Golden:
         memory = net.empty_memory(3, EvalLengths(self.mem_len))
         for index, (tokens, targets, scored) in enumerate(self.segments()):
             nats, memory = net.loss(tokens.to(net.device), targets.to(net.device), memory)
-            actual, expected = nats[:, -scored:].cpu(), self.arrays[f"nll.{index}"].t()
+            actual = nats[:, -scored:].cpu()
+            expected = self.arrays[f"nll.{index}"].t()
             if f"ordered.{index}" in self.arrays:
                 expected = self.arrays[f"ordered.{index}"].t()
             elif self.by_cluster:
-                actual, expected = actual.flatten().sort().values, expected.flatten().sort().values
+                actual = actual.flatten().sort().values
+                expected = expected.flatten().sort().values
             torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=0, atol=tolerance)
         assert f"nll.{index + 1}" not in self.arrays
         for n, h_BMD in enumerate(memory.h_NBMD if self.mem_len else []):

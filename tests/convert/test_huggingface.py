@@ -63,7 +63,8 @@ def test_weights_in_several_files_are_refused_as_such(make_net, tmp_path, name):
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_pytorch_model_bin_of_old_and_new_torch_is_read(open_golden, tmp_path, zipped):
-    golden, path = open_golden("huggingface/default_like"), tmp_path / "pytorch_model.bin"
+    golden = open_golden("huggingface/default_like")
+    path = tmp_path / "pytorch_model.bin"
     (tmp_path / "config.json").write_text(json.dumps(golden.args))
     torch.save(golden.weights, path, _use_new_zipfile_serialization=zipped)
     golden.check(load_huggingface(tmp_path)[0].double())
@@ -120,7 +121,8 @@ def test_words_are_written_one_per_line_beside_our_vocabulary(folder):
 
 
 def test_weights_that_differ_where_they_are_shared_or_are_missing_are_refused(folder):
-    path, name = folder / "model.safetensors", "transformer.layers.1.dec_attn.r_w_bias"
+    path = folder / "model.safetensors"
+    name = "transformer.layers.1.dec_attn.r_w_bias"
     weights = load_file(path)
     save_file(weights | {name: weights[name] + 1}, path)
     message = rf"model\.safetensors: state_dict: {name} and transformer.r_w_bias differ"

@@ -25,7 +25,8 @@ def test_training_checkpoint_gives_golden_nats_and_its_words(open_golden):
 
 
 def test_checkpoint_may_lack_a_vocabulary_and_its_errors_name_the_file(tmp_path, open_golden):
-    golden, path = open_golden("nvidia/learned_relative"), tmp_path / "a.pt"
+    golden = open_golden("nvidia/learned_relative")
+    path = tmp_path / "a.pt"
     content = {"model_state": golden.weights, "model_config": golden.args}
     torch.save(content, path, _use_new_zipfile_serialization=False)
     net, vocab, _ = load_any_checkpoint(path)
@@ -46,7 +47,8 @@ def test_checkpoint_may_lack_a_vocabulary_and_its_errors_name_the_file(tmp_path,
 
 def test_vocabulary_keeps_lower_case_and_refuses_other_units():
     vocab = Vocab()
-    vocab.idx2sym, vocab.delimiter = ["<eos>", "the", "<unk>"], None
+    vocab.idx2sym = ["<eos>", "the", "<unk>"]
+    vocab.delimiter = None
     for vocab.lower_case, index in ((True, 1), (False, 2)):
         assert convert_vocabulary(vocab, 3).encode_text("The").tolist() == [index]
     vocab.delimiter = ""

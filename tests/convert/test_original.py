@@ -28,7 +28,8 @@ OPTIONS = """
     adaptive dataset emb_init eta_min eval_interval eval_tgt_len init n_all_param no_env no_eval
     not_tied txtlog_file weight_decay
 """
-BIAS, FUSED = "crit.out_layers.0.bias", "layers.0.dec_attn.qkv_net.weight"
+BIAS = "crit.out_layers.0.bias"
+FUSED = "layers.0.dec_attn.qkv_net.weight"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,7 +44,8 @@ def test_network_gives_golden_nats_and_memories_and_every_tensor_back(open_golde
     assert name.startswith("nvidia") or back.keys() <= golden.weights.keys()
     for key in golden.weights.keys() - COMPUTED:
         # The original's learned table may have more rows than clamp_len uses.
-        expected, n_row = golden.weights[key], back[key].shape[1:2].numel()
+        expected = golden.weights[key]
+        n_row = back[key].shape[1:2].numel()
         used = expected[:, -n_row:] if key in ("r_emb", "r_bias") else expected
         assert torch.equal(back[key].to(used.dtype), used), key
 
@@ -88,7 +90,8 @@ def test_names_of_wrappers_are_left_out(open_golden, name, kind):
     load, _ = CODES[name.split("/")[0]]
     args = golden.args | {"tgt_len": None, "ext_len": None}
     wrapped = {wrap_name(each, kind): tensor for each, tensor in golden.weights.items()}
-    expected, net = load(golden.weights, args), load(wrapped, args)
+    expected = load(golden.weights, args)
+    net = load(wrapped, args)
     assert net.config == expected.config
     torch.testing.assert_close(net.state_dict(), expected.state_dict(), rtol=0, atol=0)
 
@@ -102,7 +105,8 @@ def test_tensors_of_one_name_with_and_without_a_wrapper_are_refused(open_golden)
 
 def test_tied_tensors_may_be_left_out_and_must_repeat_their_source(open_golden):
     golden = open_golden("original/adaptive_div4_prenorm")
-    weights, args = golden.weights, golden.args
+    weights = golden.weights
+    args = golden.args
     tied = {"crit.out_layers.1.weight": "word_emb.emb_layers.1.weight"}
     tied |= {"crit.out_projs.2": "word_emb.emb_projs.2"}
     golden.check(load_original({n: weights[n] for n in weights if n not in tied}, args))
