@@ -207,7 +207,9 @@ def test_the_cache_of_adaptation_was_tuned_to_an_edge_as_often_as_its_page_says(
 
 def test_holm_keeps_the_smallest_p_values_that_pass_in_turn():
     # p of about 0.0005, 0.02 and 0.03: with three rows 0.05 / 3 and 0.05 / 2 are asked for.
-    clear, second, third = ([4, 4.1, 4.2], [3, 4, 5], [3, 4, 5.4])
+    clear = [4, 4.1, 4.2]
+    second = [3, 4, 5]
+    third = [3, 4, 5.4]
     both = [make_contrast(second), make_contrast(clear), make_contrast(third)]
     assert contrasts.list_kept(both) == [True, True, True]
     # Of four rows the second is not kept, so that no later one is.

@@ -142,7 +142,8 @@ def test_a_terminal_shows_escapes_of_a_text_and_a_pipe_gets_them(
 
 
 def test_escapes_in_names_of_files_are_shown(accepted, best, small, text_file):
-    name, folder = f"{ESCAPE}.txt", f"--trainer.default_root_dir={ESCAPE}"
+    name = f"{ESCAPE}.txt"
+    folder = f"--trainer.default_root_dir={ESCAPE}"
     text_file.rename(name)
     for words in (
         ("prepare", name),
@@ -209,7 +210,8 @@ def test_each_extra_for_users_is_named_for_its_packages(repository):
         assert any(line.startswith(package.replace("_", "-")) for line in extras[extra])
 
 
-LINE, COMMA = "\n", ", "
+LINE = "\n"
+COMMA = ", "
 BOMB = "a0: &a0 [x, x]\n" + LINE.join(  # with aliases expanded, 10^11 times as long
     f"a{level}: &a{level} [{COMMA.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)
 )
@@ -340,7 +342,8 @@ def test_settings_that_conflict_with_the_checkpoint_are_refused(
     text_file.write_bytes(text_file.read_bytes()[::-1])
     last = run_folder / "checkpoints" / "last.ckpt"
     fit = ("fit", "--config", run_folder / "config.yaml", AGAIN, "--ckpt_path", last)
-    test, other_text = ("test", *best), ("test", *best, f"--data.path={text_file}")
+    test = ("test", *best)
+    other_text = ("test", *best, f"--data.path={text_file}")
     for arguments, exit_code, message in (
         ((*test, "--model.net.n_layer=3"), 2, "model.net.n_layer: invalid 3"),
         ((*test, "--data.vocab=characters"), 3, "data.vocab: the checkpoint's is"),

@@ -74,7 +74,8 @@ def n_parameters(path: Path, n_token: int, **changes: int) -> int:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=config_id)
 def test_a_configuration_parses_builds_and_has_the_flags_and_sizes_of_its_header(path, parse_fit):
-    written, config = yaml.safe_load(path.read_text()), parse_fit("--config", path)
+    written = yaml.safe_load(path.read_text())
+    config = parse_fit("--config", path)
     assert CorpusDataModule(**written["data"]).config.tgt_len == written["data"]["tgt_len"]
     flags = re.findall(r"--((?:data|model|trainer)\.[\w.]+) ([^\s;,)]*[^\s;,).])", header(path))
     changed = parse_fit("--config", path, *(f"--{key}={value}" for key, value in flags))
@@ -124,7 +125,8 @@ def test_rows_of_an_ablation_differ_in_nothing_else():
 def test_an_ablation_is_what_its_name_says_with_about_the_papers_parameters(path):
     parts = path.stem.split("_")
     written = yaml.safe_load(path.read_text())
-    net, data = written["model"]["net"], written["data"]
+    net = written["model"]["net"]
+    data = written["data"]
     names = {"ours": "sinusoidal", "shaw": "shaw", "vaswani": "absolute_sinusoidal"}
     assert net["positions"] == (names | {"al": "absolute_learned"})[parts[2]]
     assert (net["mem_len"] > 0) == (parts[1] == "recurrence")
@@ -217,7 +219,8 @@ def assert_devices_share_rows(devices: Device, n_device: int, load: Callable[[],
 
 @pytest.mark.parametrize("path", HARDWARE, ids=config_id)
 def test_a_hardware_config_changes_only_devices_precision_and_compiling(path, parse_fit):
-    smoke, written = FOLDER / "smoke.yaml", yaml.safe_load(path.read_text())
+    smoke = FOLDER / "smoke.yaml"
+    written = yaml.safe_load(path.read_text())
     before = parse_fit("--config", smoke).as_dict()
     after = parse_fit("--config", smoke, "--config", path).as_dict()
     assert set(written) <= {"trainer", "resume", "model"}
@@ -243,7 +246,8 @@ def test_recipes_of_networks_differ_only_in_network_rates_and_segments():
     common = []
     for path in RECIPES:
         run = yaml.safe_load(path.read_text())
-        model, data = run["model"], run["data"]
+        model = run["model"]
+        data = run["data"]
         segment = data.pop("tgt_len") * model.pop("gradient_segments", 1)
         rows = data.pop("batch_size")
         assert (rows, segment) == ((2, 512) if path.stem == "sliding_window" else (16, 64))

@@ -48,7 +48,8 @@ def test_the_benchmark_measures_each_case_and_draws_it(run_experiment, tmp_path)
     record = json.loads(path.read_text())
     assert [case["kind"] for case in record["cases"]] == ["training", "decoding", "evaluation"]
     for case in record["cases"]:
-        ours, sdpa = case["contestants"]["ours"], case["contestants"]["ours, sdpa"]
+        ours = case["contestants"]["ours"]
+        sdpa = case["contestants"]["ours, sdpa"]
         assert 0 < ours["fastest_ms"] <= ours["median_ms"]
         assert sdpa["times_ours"] == pytest.approx(sdpa["fastest_ms"] / ours["fastest_ms"])
         assert sdpa.get("nats_apart", 0) < steps.SAME_NATS

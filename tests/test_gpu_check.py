@@ -171,7 +171,8 @@ def test_no_kernel_is_right_where_the_reference_computes_nothing(monkeypatch):
 
 
 def test_the_reference_is_computed_on_the_cpu_in_float64_for_any_device(monkeypatch):
-    used, right = set(), reference.attend
+    used = set()
+    right = reference.attend
 
     def note(q_BLHK, *others):
         used.add((q_BLHK.device.type, q_BLHK.dtype))

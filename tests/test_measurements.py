@@ -70,7 +70,8 @@ def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net
 
 @pytest.mark.parametrize("reading", ["memory", "alone", "window", "cached"])
 def test_a_position_in_the_segment_is_predicted_from_as_many_tokens_as_it_says(make_net, reading):
-    net, ids = make_net(n_layer=1, mem_len=16), draw_text(6, 64 * 16)
+    net = make_net(n_layer=1, mem_len=16)
+    ids = draw_text(6, 64 * 16)
     nats_GL = fragmentation.nats_by_position(net, ids, 16, reading)
     seen_L = {"alone": np.arange(1, 17), "memory": np.arange(17, 33), "window": np.full(16, 16)}
     seen_L["cached"] = seen_L["window"]
@@ -223,7 +224,8 @@ def test_both_networks_of_words_have_equal_minutes_and_differ_in_the_network_alo
 
 def test_words_are_scored_in_test_with_the_memory_of_training(args, finished):
     found = words.measure(args, "xl adamw", 2.0, 1)["nats"]
-    ids, row_len = finished.store.ids("test").astype(np.int64), -(-2001 // 16)
+    ids = finished.store.ids("test").astype(np.int64)
+    row_len = -(-2001 // 16)
     places = np.setdiff1d(np.arange(2001), np.arange(16) * row_len)
     seen = count_seen(places % row_len, 64, 8)
     assert found == pytest.approx(nats_of(finished.net, ids, places, seen).mean(), rel=1e-6)
@@ -238,7 +240,8 @@ def test_words_are_tuned_by_validation_in_optimizer_rate_and_dropout(args, finis
         records[f"rate lstm tuned {optimizer} 30"] = found
     records["pace tuned"] = {"step_seconds": {"lstm muon": 0.1}}
     args.out.write_text(json.dumps({"records": records}))
-    args.fast, fits = False, []
+    args.fast = False
+    fits = []
 
     def fit(folder, options):
         fits.append(options)
@@ -579,7 +582,8 @@ def test_the_originals_network_is_trained_with_its_memory_clipping_and_schedule(
     ids = finished.store.ids("train").astype("int64")
     stream = Stream.from_tokens(ids, original.ROWS, original.SEGMENT)
     original.train_original(AsOriginal(nets[0]), stream, 3)
-    optimizer, memory = torch.optim.Adam(nets[1].parameters()), None
+    optimizer = torch.optim.Adam(nets[1].parameters())
+    memory = None
     for step in range(3):
         segment = stream.segment(step)
         for group in optimizer.param_groups:

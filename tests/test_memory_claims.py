@@ -74,9 +74,11 @@ def test_savings_are_what_the_control_costs_more():
 
 @pytest.mark.parametrize(("name", "memory"), [("segments", 0), ("plain 64", 64)])
 def test_a_book_is_scored_after_its_first_tokens_by_the_way_it_is_read(make_net, name, memory):
-    net, ids_BT = make_net(n_layer=1, mem_len=64), IDS[:600].reshape(2, 300)
+    net = make_net(n_layer=1, mem_len=64)
+    ids_BT = IDS[:600].reshape(2, 300)
     ways = novels.choose_ways("memory", 14)
-    found, places = novels.score_books(net, ids_BT, ways, fast=True)[name], np.arange(128, 300)
+    found = novels.score_books(net, ids_BT, ways, fast=True)[name]
+    places = np.arange(128, 300)
     expected = [
         nats_of(net, ids_T, places, count_seen(places, 64, memory)).mean() for ids_T in ids_BT
     ]
@@ -126,7 +128,8 @@ def test_novels_are_compared_with_the_better_reading_and_lengths_are_chosen_on_v
 def test_a_row_is_read_in_segments_as_it_was_trained(make_net, row):
     segment = training.segment_len(row, FAST)
     assert segment == 16
-    net, ids = make_net(n_layer=1, mem_len=segment if row.recurrence else 0), draw_text(9)
+    net = make_net(n_layer=1, mem_len=segment if row.recurrence else 0)
+    ids = draw_text(9)
     pieces_PT = training.cut_pieces(Namespace(ids=lambda split: ids), "val", FAST)
     found = training.score_segments(net, pieces_PT, row, FAST)
     seen = count_seen(np.arange(32, 40), segment, net.config.mem_len)
@@ -163,13 +166,15 @@ def test_effects_of_recurrence_are_percent_less_perplexity_by_seed():
 
 
 def test_a_text_of_ones_own_has_no_recipe_in_experiments(tmp_path):
-    path, sizes = tmp_path / "own.txt", {"n_layer": 1, "n_head": 2, "d_model": 16}
+    path = tmp_path / "own.txt"
+    sizes = {"n_layer": 1, "n_head": 2, "d_model": 16}
     path.write_text("Not in any table.\n" * 5000)
     options = common.flatten({"model.net": sizes}) | common.FAST | {"trainer.accelerator": "cpu"}
     run = common.fit(tmp_path / "run", options | {"data.path": str(path)})
     settings = load_yaml((run.folder / "config.yaml").read_text())
     assert settings["data"]["restart_len"] is None
-    optim, defaults = settings["model"]["optim"], vars(OptimConfig())
+    optim = settings["model"]["optim"]
+    defaults = vars(OptimConfig())
     assert {name: optim[name] for name in defaults if name != "betas"} == {
         name: value for name, value in defaults.items() if name != "betas"
     }

@@ -74,7 +74,8 @@ def test_a_curriculum_is_read_in_order_with_the_memory_of_its_kind():
 
 
 def test_a_recalled_value_is_looked_up_where_it_is_in_the_text(make_net):
-    net, ids = make_net(n_layer=1, mem_len=16), draw_text(5)
+    net = make_net(n_layer=1, mem_len=16)
+    ids = draw_text(5)
     row_len = len(ids) // FAST.batch_size
     places = np.setdiff1d(np.arange(len(ids)), np.arange(FAST.batch_size) * row_len)
     seen = count_seen(places % row_len, FAST.segment, 16)

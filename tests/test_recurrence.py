@@ -30,9 +30,11 @@ def count_orders(table_EE):
     """Return how many elements have each order."""
     orders = []
     for element in range(len(table_EE)):
-        power, order = element, 1
+        power = element
+        order = 1
         while power:
-            power, order = table_EE[power, element], order + 1
+            power = table_EE[power, element]
+            order = order + 1
         orders.append(order)
     return {order: orders.count(order) for order in sorted(set(orders))}
 
@@ -115,7 +117,9 @@ def read_logits(name, change):
             weight.normal_(0, 0.5)
         segments = list(islice(open_words("S3", "test", 1, 2, 4, [SMALL.longest]), SMALL.longest))
         segments[0].tokens_BL[:, 0] = (segments[0].tokens_BL[:, 0] + change) % 6
-        words, memory, logits = iter(segments), None, []
+        words = iter(segments)
+        memory = None
+        logits = []
         for _ in range(SMALL.longest // arm.joined):
             tokens_BL, _, doc_pos_BL = join_segments(words, arm.joined)
             logits_BLE, memory = net(tokens_BL, memory or net.empty_memory(2), doc_pos_BL)
@@ -232,7 +236,8 @@ def test_all_arms_read_as_many_tokens_in_an_update():
 
 def test_a_seed_reaches_the_weights_and_the_words():
     args = Namespace(fast=True)
-    texts, nats = set(), set()
+    texts = set()
+    nats = set()
     for seed in (1, 1, 2):
         found = run.train_arm(args, "S3", "LSTM, 1 layer", seed, 1e-3)
         assert len(found.curve) == FAST.updates

@@ -63,7 +63,8 @@ def test_an_experiment_runs_at_tiny_sizes_and_draws_its_results(name, run_experi
 def test_a_killed_experiment_measures_the_rest_once_as_without_the_kill(
     name, run_experiment, tmp_path
 ):
-    results, whole = tmp_path / "results.json", tmp_path / "whole" / "results.json"
+    results = tmp_path / "results.json"
+    whole = tmp_path / "whole" / "results.json"
     options = ["--fast", "--runs", tmp_path / "runs", "--out", results]
     run_experiment(f"{name}.run", *options, kill_at=results)
     first = json.loads(results.read_text())["records"]

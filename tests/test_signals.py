@@ -21,7 +21,8 @@ def send_to_self(*numbers: int) -> None:
 
 @pytest.mark.parametrize(("number", "code"), STOPS)
 def test_a_stop_signal_is_deferred_and_a_later_one_exits_at_once(number, code, capfd, monkeypatch):
-    pending, ended = process.PendingSignals(), []
+    pending = process.PendingSignals()
+    ended = []
     pending.kill = lambda: ended.append("the processes that it started")
     monkeypatch.setattr(os, "_exit", ended.append)
     with process.handle_signals(pending.handlers()):
@@ -37,7 +38,8 @@ def test_a_stop_signal_is_deferred_and_a_later_one_exits_at_once(number, code, c
 
 
 def test_an_ignored_hangup_stays_ignored():
-    pending, before = process.PendingSignals(), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    pending = process.PendingSignals()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with process.handle_signals(pending.handlers()):
         send_to_self(signal.SIGHUP)
     assert pending.take() == (0, 0)

@@ -90,7 +90,8 @@ def test_class_path_in_a_checkpoint_is_not_imported(refused, small, canary, run_
 def test_sizes_beyond_those_of_the_weights_are_refused_before_a_network_is_built(
     txl, refused, small, run_folder
 ):
-    last, sizes = run_folder / "checkpoints" / "last.ckpt", {"n_layer": 10**9}
+    last = run_folder / "checkpoints" / "last.ckpt"
+    sizes = {"n_layer": 10**9}
     content = torch.load(last, weights_only=True)
     content["hyper_parameters"]["net"] |= sizes
     torch.save(content, "huge.ckpt")
@@ -147,7 +148,9 @@ CONTENTS = {
     [*[(kind, "zip") for kind in CONTENTS], *[("state_dict", name) for name in FORMATS][1:]],
 )
 def test_malicious_pickle_is_refused_in_one_line(tmp_path, kind, name):
-    folder, path, sung = tmp_path / "folder", tmp_path / "folder" / "a.pt", tmp_path / "sung"
+    folder = tmp_path / "folder"
+    path = tmp_path / "folder" / "a.pt"
+    sung = tmp_path / "sung"
     folder.mkdir()
     FORMATS[name](CONTENTS[kind](Song(sung)), path)
     (folder / "config.json").write_text('{"model_type": "transfo-xl"}')
@@ -190,7 +193,8 @@ def test_refused_pickle_is_named_with_instructions(refused, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_damaged_and_random_files_are_refused_by_name(tmp_path, suffix):
-    whole, chance = NVIDIA.read_bytes(), random.Random(0)
+    whole = NVIDIA.read_bytes()
+    chance = random.Random(0)
     damaged = [whole[:size] for size in (0, 1, 100, len(whole) // 2, len(whole) - 1)]
     damaged += [chance.randbytes(size) for size in (1, 100, 5000)]
     damaged += [b"PK\x03\x04", b"X", b"0", b"\x80\x02.", b"a" * 99]

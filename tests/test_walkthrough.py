@@ -59,7 +59,8 @@ def compute_rows() -> dict[str, torch.Tensor]:
     one_HK = read_values("and u = v =").view(1, 1)
     every = DistanceTerms(r_THK, u_HK=one_HK, v_HK=one_HK)
     mask = Memory(torch.zeros(1, 1, 2, 1), torch.tensor([2])).attention_mask(2)
-    without_q, without_bias = torch.zeros_like(q), DistanceTerms(r_THK=r_THK)
+    without_q = torch.zeros_like(q)
+    without_bias = DistanceTerms(r_THK=r_THK)
     rows = {
         "(a)": reference.content(q, k, without_bias),
         "(b)": reference.distance(q, 4, without_bias),

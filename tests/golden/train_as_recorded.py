@@ -41,7 +41,8 @@ class Record(Callback):
     """Keep the losses of the first `steps` steps, and sum the nats of validation."""
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.losses = steps, []
+        self.steps = steps
+        self.losses = []
         self.validation = MeanNats(torch.device("cpu"))
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
@@ -58,7 +59,8 @@ class Record(Callback):
 def compare(curve: Any, steps: int | None = None) -> dict[str, float]:
     """Return the differences from a loaded .npz over its first `steps`; validate after the last."""
     info = json.loads(str(curve["info"]))
-    record, model = Record(steps or info["steps"]), language_model(curve, info)
+    record = Record(steps or info["steps"])
+    model = language_model(curve, info)
     with tempfile.TemporaryDirectory() as folder:
         data = load_corpus(curve, info, Path(folder))
         options = TRAINER | {"default_root_dir": folder, "callbacks": [record]}
@@ -75,7 +77,8 @@ def compare(curve: Any, steps: int | None = None) -> dict[str, float]:
         if record.steps < info["steps"]:
             return result
         Trainer(**options).validate(model, datamodule=data, verbose=False)
-    nats, count = record.validation.compute().item(), int(record.validation.count)
+    nats = record.validation.compute().item()
+    count = int(record.validation.count)
     difference = abs(nats - info["val_nats"])
     return result | {"val_nats": nats, "val_nats_difference": difference, "val_tokens": count}
 

@@ -127,7 +127,8 @@ def run_tests(tree: Path, tests: list[str], limit: float) -> tuple[int | None, s
     process.start()
     try:
         process.join(limit)
-        code, said = process.exitcode, output.read_text(errors="replace")
+        code = process.exitcode
+        said = output.read_text(errors="replace")
     finally:
         # Also what the tests have started and not ended.
         with suppress(ProcessLookupError):

@@ -33,7 +33,8 @@ def test_the_ids_are_unique_and_every_test_is_there():
 
 @pytest.mark.slow
 def test_a_mutation_is_caught_in_a_copy_and_not_tried_again(tmp_path):
-    chosen, path = next(each for each in MUTATIONS if "Table 9" in each["fault"]), tmp_path / "out"
+    chosen = next(each for each in MUTATIONS if "Table 9" in each["fault"])
+    path = tmp_path / "out"
     command = [sys.executable, str(SCRIPT), "--only", str(chosen["id"]), "--out", str(path)]
     before = (REPOSITORY / chosen["file"]).read_text()
     shown = [subprocess.run(command, capture_output=True, text=True).stdout for _ in range(2)]

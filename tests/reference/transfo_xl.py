@@ -49,10 +49,13 @@ def measure(root: Path) -> None:
 
 def nats(model: TransfoXLLMHeadModel, tokens_BT: torch.Tensor) -> torch.Tensor:
     """Return -log p of each row's tokens except its first."""
-    rows, config = len(tokens_BT), model.config
+    rows = len(tokens_BT)
+    config = model.config
     empty = [torch.zeros(0, rows, config.d_model) for _ in range(config.n_layer)]
-    memories, parts = (empty if config.mem_len else None), []
-    inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
+    memories = empty if config.mem_len else None
+    parts = []
+    inputs_BT = tokens_BT[:, :-1]
+    targets_BT = tokens_BT[:, 1:]
     for segment, target in zip(
         inputs_BT.split(TGT_LEN, dim=1), targets_BT.split(TGT_LEN, dim=1), strict=True
     ):

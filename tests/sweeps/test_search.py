@@ -71,7 +71,8 @@ def test_grid_has_every_combination_once_in_order(tmp_path):
 
 
 def test_a_full_disk_leaves_half_a_line_of_the_journal(tmp_path):
-    file, path = make_config("grid", {"a": {"values": [1, 2, 3]}}), tmp_path / "journal.log"
+    file = make_config("grid", {"a": {"values": [1, 2, 3]}})
+    path = tmp_path / "journal.log"
     propose(file, tmp_path, 2)
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"op_code":4,"wor')
@@ -96,7 +97,8 @@ def test_distributions_of_numbers_stay_within_their_range(spec, low, high, tmp_p
 
 @pytest.mark.parametrize(("goal", "good"), [("minimize", 1.0), ("maximize", 9.0)])
 def test_hyperband_prunes_trials_worse_than_half_of_the_others(goal, good, tmp_path):
-    metric, bad = {"name": "val/loss", "goal": goal}, 10 - good
+    metric = {"name": "val/loss", "goal": goal}
+    bad = 10 - good
     study = search.open_study(make_config(early_terminate=BAND, metric=metric), tmp_path, 1)
 
     def is_pruned(*values: float) -> bool:

@@ -166,7 +166,8 @@ def test_count_is_the_total_number_of_trials(place, sweep):
 def test_a_trial_reports_its_best_value_so_far(place, goal, reported):
     metric = {"name": "val/loss", "goal": goal}
     sweep = Sweep(load_sweep_file(place.write(metric=metric)), place.folder, 1)
-    trial, last = sweep.study.ask(), 2 if goal == "minimize" else 4
+    trial = sweep.study.ask()
+    last = 2 if goal == "minimize" else 4
     (place.folder / "version_0").mkdir()
     (place.folder / "version_0" / "metrics.csv").write_text(f"step,val/loss\n1,3\n2,1\n3,{last}\n")
     assert sweep.report_values(trial, place.folder) == reported[-1]
