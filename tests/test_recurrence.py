@@ -34,7 +34,7 @@ def count_orders(table_EE):
         order = 1
         while power:
             power = table_EE[power, element]
-            order = order + 1
+            order += 1
         orders.append(order)
     return {order: orders.count(order) for order in sorted(set(orders))}
 

@@ -196,8 +196,7 @@ def test_latest_checkpoint_has_the_most_steps_of_its_run_whatever_the_file_times
 
 def test_checkpoint_of_a_later_format_is_refused(tmp_path):
     path = tmp_path / "a.ckpt"
-    content = {KEY: {"format": FORMAT + 1}}
-    save_checkpoint(content, path, {"step": 1, "exact": True})
+    save_checkpoint({KEY: {"format": FORMAT + 1}}, path, {"step": 1, "exact": True})
     with pytest.raises(CheckpointError, match=rf"release \(format {FORMAT + 1}\); this rel"):
         load_checkpoint(path)
 

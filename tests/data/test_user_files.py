@@ -281,9 +281,8 @@ def test_archive_with_other_content_of_the_same_size_and_time_is_unpacked_again(
 )
 def test_unsafe_or_unusable_tar_is_refused_and_stays_inside(write_files, tmp_path, kind, place):
     members, message = REFUSED_TARS[kind]
-    content = make_tar(entry("a", b"a"), members)
     top = place.split("/")[0]
-    folder = write_files({place: content})
+    folder = write_files({place: make_tar(entry("a", b"a"), members)})
     with pytest.raises(DataError, match=message):
         split_user_files([folder / top], FRACTIONS, tmp_path / "data")
     assert set(os.listdir(tmp_path)) == {top, "data"}

@@ -74,14 +74,13 @@ def test_the_memory_is_carried_on_with_the_candidate_that_is_appended(make_net):
                 expected = stream_alone(net, text, ids_L.tolist())
                 torch.testing.assert_close(nats_L, expected, rtol=0, atol=1e-10)
         state = state.append_tokens(lists[0][None])
-        text = text + lists[0].tolist()
+        text += lists[0].tolist()
     assert state.row_tokens(0).tolist() == text
 
 
 def test_texts_are_encoded_and_one_context_serves_all(make_net):
     net = make_net(mem_len=30)
-    letters = Characters("abcdefghijk")
-    texts = score(net, "abc", ["d", "", "ek"], vocab=letters)
+    texts = score(net, "abc", ["d", "", "ek"], vocab=Characters("abcdefghijk"))
     ids = score(net, [[0, 1, 2]] * 3, [[3], [], torch.tensor([4, 10])])
     assert [nats_L.tolist() for nats_L in texts] == [nats_L.tolist() for nats_L in ids]
 

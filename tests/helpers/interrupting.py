@@ -25,7 +25,7 @@ def copy_at_every_line(act: Callable[[Path], object], place: Path, *modules: Mod
         content = read_tree(folder)
         if content != before:
             shutil.copytree(folder, place.with_name(f"{place.name}-{number:04}"))
-            number = number + 1
+            number += 1
             before = content
 
     def trace(frame, event, _):

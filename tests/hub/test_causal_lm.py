@@ -268,8 +268,7 @@ def test_segments_have_the_logits_of_the_network_and_a_memory_is_never_changed(p
     net, model = pair
     memory = None
     cache = None
-    tokens_BT = random_ids(3, 21)
-    for tokens_BL in tokens_BT.split(7, dim=1):
+    for tokens_BL in random_ids(3, 21).split(7, dim=1):
         expected, memory = net(tokens_BL, memory)
         with torch.set_grad_enabled(has_gradients):
             output = model(tokens_BL, cache)
@@ -456,7 +455,7 @@ def check_logits(net, prompts: list[torch.Tensor], output) -> list[torch.Tensor]
         torch.testing.assert_close(logits_BV, ours_BV.float(), rtol=0, atol=1e-5)
         token_B = output.sequences[:, len(state)]
         state = state.append_tokens(token_B[:, None])
-        steps = [*steps, ours_BV.float()]
+        steps.append(ours_BV.float())
     return steps
 
 
@@ -466,9 +465,8 @@ WITH_LOGITS = {"max_new_tokens": 15, "output_logits": True, "return_dict_in_gene
 def test_sampled_tokens_are_draws_from_our_logits(pair):
     net, model = pair
     prompt = random_ids(1, LENGTHS[-1])
-    options = {"do_sample": True, "top_k": 0}
     transformers.set_seed(3)
-    output = model.generate(prompt, temperature=0.7, **options, **WITH_LOGITS)
+    output = model.generate(prompt, temperature=0.7, do_sample=True, top_k=0, **WITH_LOGITS)
     steps = check_logits(net, [prompt[0]], output)
     transformers.set_seed(3)
     tokens = [torch.multinomial((logits / 0.7).softmax(-1), 1).item() for logits in steps]

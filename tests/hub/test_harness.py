@@ -57,8 +57,7 @@ metric_list: [{metric: bleu}]
 def folder(tmp_path_factory, repository):
     """A network, a file of documents, and a file for each task: that of the page, and TASKS."""
     folder = tmp_path_factory.mktemp("harness")
-    net = make_float_net()
-    save_folder(net, folder / "net", Bytes())
+    save_folder(make_float_net(), folder / "net", Bytes())
     data = folder / "data.jsonl"
     data.write_text("".join(f"{json.dumps(document)}\n" for document in DOCUMENTS))
     for name, lines in TASKS.items():

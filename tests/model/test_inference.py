@@ -188,9 +188,7 @@ def test_a_memory_of_any_kind_is_saved_moved_sliced_and_resized(make_net, kind):
 
 @torch.inference_mode()
 def test_saved_caches_are_joined_by_rows(make_net):
-    reader = Reader(make_net())
-    tokens = torch.randint(11, (3, 9))
-    _, cache = reader.hidden(tokens)
+    _, cache = Reader(make_net()).hidden(torch.randint(11, (3, 9)))
     parts = [cache.rows(slice(1)).tensors(), cache.rows(torch.tensor([1, 2])).tensors()]
     torch.testing.assert_close(join_rows(cache, parts), cache.tensors())
 

@@ -122,9 +122,8 @@ def test_kernel_without_rows_or_tokens_returns_nothing_and_zero_gradients(
     out = run(kernel, leaves, Mask(mask.mask_BLS[:rows]), dropatt=0.1)
     assert out.shape == leaves["q"].shape
     # Of an empty result, sdpa has no gradient.
-    inputs = list(leaves.values())
     options = {"allow_unused": True, "materialize_grads": True}
-    for gradient in torch.autograd.grad(out.sum(), inputs, **options):
+    for gradient in torch.autograd.grad(out.sum(), list(leaves.values()), **options):
         assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
