@@ -1,7 +1,7 @@
 """What experiments measure is what a plain forward pass gives for networks with one layer.
 
-With one layer, a token's nats depend only on the tokens that it sees, so that a way of reading is
-known by how many these are.
+With one layer, a token's nats depend only on the tokens that it sees. So a way of reading is known
+by how many these are.
 """
 
 import copy

@@ -63,8 +63,11 @@ def export(accepted, tmp_path):
 
 
 def read_segments(net, n_row: int, mem_len: int | None = None):
-    """Return the tokens of 20 segments, their logits, and the last memory; one row starts full
-    of numbers that do not count, and each row but the first starts with some states."""
+    """Return the tokens of 20 segments, their logits, and the last memory.
+
+    One row starts full of numbers that do not count. Each row but the first starts with some
+    states.
+    """
     memory = net.empty_memory(n_row, EvalLengths(mem_len))
     filled_B = torch.arange(n_row).clamp(max=3)
     start = memory = replace(memory, h_NBMD=torch.randn_like(memory.h_NBMD), filled_B=filled_B)

@@ -66,8 +66,10 @@ def step_plainly(use, net, trained):
 
 
 def score_slowly(net, ids, tgt_len, use, mem_len, ext_len=0, place=0, step=step_plainly):
-    """Return the nats of all tokens but the first of a document at a place in a text, with the
-    steps of Krause et al. after each segment of the text."""
+    """Return the nats of all tokens but the first of a document at a place in a text.
+
+    The steps of Krause et al. are taken after each segment of the text.
+    """
     net = copy.deepcopy(net)
     states = []
     nats = []

@@ -5,8 +5,8 @@
 
 Tensors are fake: they have shape, precision and device, but no values. What needs a value, and so
 would wait for a GPU, raises. Prints a line of JSON for each configuration that fails, and at last
-the number of all; or, with --count, a line for each of two published networks, under bf16 autocast,
-and for a token of enwik8_base, without and with a ring.
+the number of all. With --count, prints a line for each of two published networks under bf16
+autocast, and lines for a token of enwik8_base, without and with a ring.
 """
 
 import json

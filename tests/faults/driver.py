@@ -3,19 +3,33 @@
 LOSSES   a file; for every batch of this process a line of JSON: rank, batch, step, loss (in hex, so
          that no bit is lost) and the tokens of its rows
 PAUSE    additional seconds for each step
-FAULT    WHAT:WHERE:RANK, or several of these, separated by commas. WHAT: a signal, such as KILL; an
-         exception (raise); a nan loss (nan); the disk of the file FILL is full (fill); the folder
-         of runs is removed (remove), has a file in place of its checkpoints (obstruct), or is
-         read-only (protect, if it is mounted); Python's clock is set back (clock). WHERE: after a
-         step (7), before the next one (before7), or during it, when there is a loss (loss7) or a
-         gradient (mid7); in the second batch of a validation after the first step (val); in a test
-         (test); after some seconds (0.5s) or calls (500c); or at the first call of a function after
-         a step, in any thread (upload@7). RANK: a rank; without it, all. "KILL:7:1" is SIGKILL
-         after step 7 on rank 1.
+FAULT    WHAT:WHERE:RANK, or several of these, separated by commas. "KILL:7:1" is SIGKILL after step
+         7 on rank 1. Without a rank: on all
 CALLS    a file; the number of calls of functions in the command
 GROWTH   a file; every 50 steps a line with the process's resident kilobytes, open files and tensors
 SECONDS  between two pages of a report
 THREADS  number of torch threads
+
+WHAT     what happens
+KILL     a signal: this or another one
+raise    an exception
+nan      a nan loss
+fill     the disk of the file FILL is full
+remove   the folder of runs is removed
+obstruct the folder of runs has a file in place of its checkpoints
+protect  the folder of runs is read-only, if it is mounted
+clock    Python's clock is set back
+
+WHERE    when it happens
+7        after a step
+before7  before the next step
+loss7    during the next step, when there is a loss
+mid7     during the next step, when there is a gradient
+val      in the second batch of a validation after the first step
+test     in a test
+0.5s     after some seconds
+500c     after some calls
+upload@7 at the first call of a function after a step, in any thread
 """
 
 import ctypes

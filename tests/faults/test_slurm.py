@@ -15,8 +15,10 @@ ARRAY = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
 
 @pytest.fixture
 def fit(place):
-    """Run fit in a job, with an scontrol that records its arguments, and ends the job as a requeue
-    does; return the ended run and these arguments."""
+    """Run fit in a job; return the ended run and the arguments of scontrol.
+
+    This scontrol records its arguments, and ends the job as a requeue does.
+    """
     (place.folder / "bin").mkdir()
     (place.folder / "bin" / "scontrol").write_text(
         '#!/bin/sh\necho "$@" >> scontrol.log\nkill $PPID\n'

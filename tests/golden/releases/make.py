@@ -3,9 +3,12 @@
     python -m tests.golden.releases.make
 
 The folder beside this file that is named by the version has, for each network of NETWORKS:
-`run`, the folder of a run that was stopped after 4 of 8 steps; `export`, its weights as
-`save_folder` writes them; `session.safetensors`, a session that has read a part of the text; and
-`numbers.json`, what `measure`, `resume` and `continue_session` returned.
+
+- `run`, the folder of a run that was stopped after 4 of 8 steps
+- `export`, its weights as `save_folder` writes them
+- `session.safetensors`, a session that has read a part of the text
+- `numbers.json`, what `measure`, `resume` and `continue_session` returned
+
 tests/checkpoints/test_releases.py reads all versions. After the release of a version its folder is
 never written again.
 """
