@@ -149,7 +149,8 @@ def test_numbers_of_an_answer_are_in_the_tables_of_its_folder():
 
 
 def find_bits(records):
-    return [bits for r in records.values() for bits in r.get("bits_per_byte", {}).values()]
+    found = [record.get("bits_per_byte", {}) for record in records.values()]
+    return [bits for each in found for bits in each.values()]
 
 
 RECORDS = {

@@ -55,8 +55,8 @@ def test_every_cell_of_the_table_of_calls_follows_from_the_results(repository):
         seen = network or seen
         config = CONFIGS[seen.partition(",")[0]]
         unit = 1 if way.endswith("tokens/s") else 1000
-        found = [[s / unit for s in list_speeds(result, config, way)] for result in results]
-        assert cells == [*map(format_speeds, found)], line
+        found = [list_speeds(result, config, way) for result in results]
+        assert cells == [format_speeds([speed / unit for speed in each]) for each in found], line
     assert len(table.splitlines()) == 18
 
 
@@ -64,5 +64,5 @@ def format_speeds(speeds: list[float]) -> str:
     """Return up to three speeds, or the mean, the range and the number of more."""
     if len(speeds) < 4:
         return ", ".join(f"{speed:.3g}" for speed in speeds)
-    least, mean, most = (f"{f(speeds):.3g}" for f in (min, fmean, max))
+    least, mean, most = (f"{choose(speeds):.3g}" for choose in (min, fmean, max))
     return f"{mean} ({least} to {most}, {len(speeds)} trainings)"

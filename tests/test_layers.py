@@ -116,8 +116,9 @@ def test_no_two_files_have_one_name():
 
 
 def test_a_package_is_imported_only_in_its_places():
+    imported = {path: {name[0] for name in list_imported_modules(path)} for path in FILES}
     for packages, places in PLACES.items():
-        users = {p for p in FILES if {name[0] for name in list_imported_modules(p)} & set(packages)}
+        users = [path for path, modules in imported.items() if modules & set(packages)]
         names = {path.relative_to(PACKAGE) for path in users}
         assert {str(n) if str(n) in places else n.parts[0] for n in names} <= places, packages
 

@@ -72,10 +72,10 @@ def compiled_on_gpu() -> str:
     calls = [load_json(name)["parts"]["trainer"]["found"] for name in GPU]
     found = [each for call in calls for each in call if each["config"] == "paper/enwik8_base"]
     speeds = [each["tokens_per_second"] for each in found if each["way"] == "compile"]
-    shown = " to ".join(f"{1000 * round(f(speeds) / 1000):,}" for f in (min, max))
+    shown = " to ".join(f"{1000 * round(choose(speeds) / 1000):,}" for choose in (min, max))
     case = load_published("paper/enwik8_base", smoke=False)
     of_peak = operations.count_operations(case) / case.tokens / operations.PEAK
-    shares = " to ".join(f"{100 * f(speeds) * of_peak:.0f}" for f in (min, max))
+    shares = " to ".join(f"{100 * choose(speeds) * of_peak:.0f}" for choose in (min, max))
     return f"{shown} tokens/s, compiled, in bfloat16: {shares} % of its peak"
 
 

@@ -369,7 +369,8 @@ def test_each_document_is_in_a_line_of_its_own_whatever_characters_it_has(measur
     (tmp_path / "a.jsonl").write_text(end.join(lines), encoding="utf-8", newline="")
     measure("--path", tmp_path / "a.jsonl", "--per_document=each.jsonl")
     shown = Path("each.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
-    assert [json.loads(line)["bytes"] for line in shown] == [len(t.encode()) - 1 for t in texts]
+    sizes = [len(text.encode()) - 1 for text in texts]
+    assert [json.loads(line)["bytes"] for line in shown] == sizes
 
 
 def test_documents_that_were_not_read_have_no_line(measure, tmp_path):

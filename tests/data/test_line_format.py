@@ -333,10 +333,10 @@ def test_an_identifier_that_no_document_can_have_is_refused(
 
 def test_slices_one_after_another_in_a_file_are_hashed_as_one(write_files, tmp_path):
     folder = write_files({"a": b"0123456789", "b": b"abcdefghij"})
-    a = folder / "a"
-    b = folder / "b"
-    bounds = [(a, 0, 3), (a, 3, 5), (a, 6, 9), (b, 9, 10), (b, 0, 2), (b, 2, 2), (b, 2, 4)]
-    slices = [FileSlice(*each) for each in bounds]
+    digits = folder / "a"
+    letters = folder / "b"
+    slices = [FileSlice(digits, *bounds) for bounds in ((0, 3), (3, 5), (6, 9))]
+    slices += [FileSlice(letters, *bounds) for bounds in ((9, 10), (0, 2), (2, 2), (2, 4))]
     joined = join_neighbors(slices)
     assert [each.bounds for each in joined] == [(0, 5), (6, 9), (9, 10), (0, 4)]
     assert [*map(read_slice, joined)] == [b"01234", b"678", b"j", b"abcd"]

@@ -82,11 +82,12 @@ def test_rows_continue_and_repeat_ext_len_tokens_as_context_without_targets(stre
     assert torch.equal(tokens[:, 1:].where(targets != IGNORED, IGNORED), targets)
     n_read = 0
     for before, segment in zip([None, *segments], segments, strict=False):
-        n = segment.n_context
-        assert n == min(stream.ext_len, n_read)
-        assert before is None or before.n_reread == n
-        for name in ("tokens_BL", "doc_pos_BL") if n else ():
-            assert torch.equal(getattr(segment, name)[:, :n], getattr(before, name)[:, -n:])
+        n_context = segment.n_context
+        assert n_context == min(stream.ext_len, n_read)
+        assert before is None or before.n_reread == n_context
+        for name in ("tokens_BL", "doc_pos_BL") if n_context else ():
+            repeated = getattr(before, name)[:, -n_context:]
+            assert torch.equal(getattr(segment, name)[:, :n_context], repeated)
         n_read += segment.new_len
     assert stream.segment(len(segments)).n_context == 0
 

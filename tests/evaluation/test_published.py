@@ -230,7 +230,7 @@ def list_speeds(config, part, kinds):
 def test_hours_of_the_page_follow_from_measured_speeds(name):
     part, kinds, n_token = MEASURED[name]
     speeds = list_speeds(name.partition(",")[0], part, kinds)
-    least, most = (n_token / f(speeds) / 3600 for f in (max, min))
+    least, most = (n_token / choose(speeds) / 3600 for choose in (max, min))
     digits = 0 if least > 10 else 1
     row = f"| {name} | {n_token / 1e9:.1f} billion | "
     [row] = [line for line in PAGE.read_text().splitlines() if line.startswith(row)]

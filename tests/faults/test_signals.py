@@ -131,13 +131,14 @@ def test_signal_at_any_moment_ends_a_command_that_trains_nothing(place, command,
 
     assert run("whole").code == run("again").code == 0
     n_call = int((place.folder / "calls").read_text())
-    for nth in range(n := count(6, 30)):
+    n_run = count(6, 30)
+    for nth in range(n_run):
         fault, codes = list(AT_ONCE.items())[nth % len(AT_ONCE)]
-        first = 1 + int(n_call * chance.uniform(nth, nth + 1) / n)
+        first = 1 + int(n_call * chance.uniform(nth, nth + 1) / n_run)
         fault = fault.format(f"{first}c", f"{first + chance.randrange(1, 50)}c")
         ended = run(nth, fault)
         # The last signal of all may come after a command's result.
-        assert ended.code in codes | ({0} if nth == n - 1 else set()), (fault, ended.output)
+        assert ended.code in codes | ({0} if nth == n_run - 1 else set()), (fault, ended.output)
         assert "Traceback" not in ended.output
         if (place.folder / f"converted{nth}" / "config.json").exists():
             load(place.folder / f"converted{nth}")

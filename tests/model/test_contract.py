@@ -94,8 +94,8 @@ def test_tokens_before_a_document_have_no_effect_on_it(net):
         logits, memory = net(tokens, memory, doc_pos)
         parts = logits[0, 5:], logits[1:], memory
         results.append(parts)
-    for a, b in zip(results[0][:2], results[1][:2], strict=True):
-        torch.testing.assert_close(a, b)
+    for first, second in zip(results[0][:2], results[1][:2], strict=True):
+        torch.testing.assert_close(first, second)
     assert not net(TOKENS.flip(1), net(TOKENS)[1])[0].equal(net(TOKENS.flip(1))[0])
 
 
@@ -114,9 +114,9 @@ def test_evaluation_without_memory_starts_each_segment_afresh(net):
     reader = Reader(net)
     with torch.no_grad():
         _, memory = reader.hidden(TOKENS[:, :4], reader.empty_memory(3, EvalLengths(0)))
-        h, _ = reader.hidden(TOKENS[:, 4:8], memory)
+        h_BLD, _ = reader.hidden(TOKENS[:, 4:8], memory)
         expected, _ = reader.hidden(TOKENS[:, 4:8], reader.empty_memory(3, EvalLengths(0)))
-    torch.testing.assert_close(reader.head(h), reader.head(expected))
+    torch.testing.assert_close(reader.head(h_BLD), reader.head(expected))
 
 
 def test_config_is_rebuilt_from_plain_settings(net):
@@ -174,8 +174,8 @@ def test_a_state_keeps_its_precision_where_autocast_lowers_that_of_products(read
     memory = config.build().empty_memory(3)
     with torch.autocast("cpu", torch.bfloat16):
         _, after = config.build()(TOKENS[:, :8], memory)
-    dtypes = [{name: each.dtype for name, each in m.tensors().items()} for m in (memory, after)]
-    assert dtypes[0] == dtypes[1]
+    dtypes = {name: tensor.dtype for name, tensor in after.tensors().items()}
+    assert dtypes == {name: tensor.dtype for name, tensor in memory.tensors().items()}
 
 
 def forget_all(kind):

@@ -33,8 +33,8 @@ def read(net, memory, tokens, segments, doc_pos=None, ext_len=0):
     for stop, length in zip(accumulate(segments), segments, strict=True):
         window = slice(max(stop - length - ext_len, 0), stop)
         here = None if doc_pos is None else doc_pos[:, window]
-        h, memory = net.hidden(tokens[:, window], memory, here, min(ext_len, stop))
-        logits.append(net.head(h)[:, -length:])
+        h_BLD, memory = net.hidden(tokens[:, window], memory, here, min(ext_len, stop))
+        logits.append(net.head(h_BLD)[:, -length:])
     return torch.cat(logits, dim=1), memory
 
 

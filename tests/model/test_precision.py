@@ -205,11 +205,10 @@ def test_threads_with_and_without_autocast_share_a_network(make_net, kinds):
     with ThreadPoolExecutor(2) as pool:
         futures = [[pool.submit(read, kind) for kind in kinds] for _ in range(60)]
     for pair in futures:
-        assert [torch.equal(f.result(), e) for f, e in zip(pair, expected, strict=True)] == [
-            True
-        ] * 2
-    now = list(net.parameters())
-    assert all(type(w) is nn.Parameter and w is b for w, b in zip(now, before, strict=True))
+        assert all(map(torch.equal, [future.result() for future in pair], expected))
+    after = list(net.parameters())
+    assert all(type(weight) is nn.Parameter for weight in after)
+    assert [id(weight) for weight in after] == [id(weight) for weight in before]
 
 
 def test_nothing_in_a_module_changes_while_it_is_called(make_net):

@@ -208,5 +208,5 @@ def test_a_new_network_calls_a_vector_function_on_one_thread_of_the_cpu(make_net
     with torch.device("meta"), RecordedCalls() as recorded:
         pickle.loads(pickled) if begin == "unpickling" else TransformerXL(net.config)
     calls = [args for func, args in recorded.calls if func is torch.ops.aten.sin.default]
-    [[x]] = calls
-    assert (x.device.type, x.dtype, x.numel()) == ("cpu", torch.float32, 1)
+    [[angle]] = calls
+    assert (angle.device.type, angle.dtype, angle.numel()) == ("cpu", torch.float32, 1)

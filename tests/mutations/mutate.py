@@ -48,7 +48,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_head(Path(folder))
         listed = json.loads((tree / HERE.relative_to(ROOT) / "mutations.json").read_text())
-        chosen = [m for m in listed["entries"] if args.only is None or m["id"] in args.only]
+        entries = listed["entries"]
+        chosen = [each for each in entries if args.only is None or each["id"] in args.only]
         outcomes = try_mutations(tree, chosen, args.limit, args.out)
     missed = [each for each in chosen if outcomes[str(each["id"])]["outcome"] != "caught"]
     for each in missed:

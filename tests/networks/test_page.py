@@ -84,7 +84,7 @@ def test_page_compares_an_lstm_with_that_of_torch():
     other.load_state_dict(weights)
     tokens = torch.randint(256, (3, 9))
     with torch.no_grad():
-        h, memory = net.hidden(tokens)
-        expected, (last, _) = other(net.embedding(tokens))
-    torch.testing.assert_close(h, expected)
+        h_BLD, memory = net.hidden(tokens)
+        expected_BLD, (last, _) = other(net.embedding(tokens))
+    torch.testing.assert_close(h_BLD, expected_BLD)
     torch.testing.assert_close(memory.state_N[1]["h_BD"], last[1])

@@ -96,11 +96,11 @@ class Record(Checkpoint):
 
     def continues(self, whole: "Record") -> bool:
         """Tell whether a resumed run is bit by bit the rest of an uninterrupted one."""
-        n = len(self.losses)
-        assert 0 < n < len(whole.losses)
-        assert (self.draws, self.scales) == (whole.draws[-n:], whole.scales[-n:])
-        same = zip(self.model.parameters(), whole.model.parameters(), strict=True)
-        return self.losses == whole.losses[-n:] and all(torch.equal(a, b) for a, b in same)
+        n_step = len(self.losses)
+        assert 0 < n_step < len(whole.losses)
+        assert (self.draws, self.scales) == (whole.draws[-n_step:], whole.scales[-n_step:])
+        pairs = zip(self.model.parameters(), whole.model.parameters(), strict=True)
+        return self.losses == whole.losses[-n_step:] and all(torch.equal(*pair) for pair in pairs)
 
 
 @pytest.fixture

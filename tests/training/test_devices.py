@@ -384,9 +384,9 @@ def test_each_process_stores_half_of_the_weights_and_of_the_optimizer_state(runs
 
 
 def test_sharded_run_is_saved_like_an_unsharded_one(runs):
-    a, b = (torch.load(last(runs, run), weights_only=True) for run in ("one", "fsdp_on"))
-    assert a.keys() == b.keys()
-    torch.testing.assert_close(a["state_dict"], b["state_dict"], rtol=1e-5, atol=1e-4)
+    one, sharded = (torch.load(last(runs, run), weights_only=True) for run in ("one", "fsdp_on"))
+    assert sharded.keys() == one.keys()
+    torch.testing.assert_close(sharded["state_dict"], one["state_dict"], rtol=1e-5, atol=1e-4)
     assert load(last(runs, "fsdp_on"))
 
 
@@ -400,9 +400,10 @@ def test_one_process_measures_what_two_have_trained(runs):
 def test_two_nodes_measure_and_save_the_average_of_one_process(runs):
     assert losses(runs, "ddp_averaged") == pytest.approx(losses(runs, "averaged"), rel=1e-5)
     assert losses(runs, "ddp_averaged") != pytest.approx(losses(runs, "one")[:10], rel=1e-5)
-    a, b = (torch.load(last(runs, run), weights_only=True) for run in ("averaged", "ddp_averaged"))
+    names = ("averaged", "ddp_averaged")
+    one, two = (torch.load(last(runs, name), weights_only=True) for name in names)
     for key in ("state_dict", "trained"):
-        torch.testing.assert_close(a[key], b[key], rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(two[key], one[key], rtol=1e-5, atol=1e-4)
 
 
 def test_sharded_model_is_not_averaged_but_resumes_from_an_average(runs):

@@ -29,7 +29,7 @@ def test_ranks_are_summed_not_averaged():
     for metric, part in zip(metrics, ([2.0] * 3, [6.0]), strict=True):
         metric.update(torch.tensor(part), torch.zeros(len(part)))
     nats, count = (
-        metrics[0]._reductions[name](torch.stack([getattr(m, name) for m in metrics]))
+        metrics[0]._reductions[name](torch.stack([getattr(each, name) for each in metrics]))
         for name in ("nats", "count")
     )
     assert (nats / count).item() == 3.0

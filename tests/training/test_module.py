@@ -281,7 +281,7 @@ def test_a_loader_of_segments_keeps_memory_in_training_and_predict(make_model, m
     rows_BT = torch.from_numpy(ids[:82].reshape(2, 41))
     with torch.no_grad():
         nats_BL, _ = model.net.loss(rows_BT[:, :-1], rows_BT[:, 1:])
-        without = [model.net.loss(s.tokens_BL, s.targets_BL)[0] for s in segments]
+        without = [model.net.loss(each.tokens_BL, each.targets_BL)[0] for each in segments]
     predicted_BL = torch.cat(trainer.predict(model, loader), 1)
     torch.testing.assert_close(predicted_BL, nats_BL, rtol=1e-4, atol=1e-4)
     assert (torch.cat(without, 1) - nats_BL)[:, 14:].abs().median() > 0.1

@@ -163,8 +163,9 @@ def test_speed_and_memory_are_near_those_that_were_measured_on_a_card(repository
 @pytest.mark.parametrize("width", [128, 192])
 def test_speed_of_a_cpu_is_that_of_the_measured_recipes(repository, width):
     records = load_records(repository / "tests/training/recipes.json").values()
-    runs = [r for r in records if r["kind"] == f"70 MB, 4096{' 192' * (width == 192)} restarted"]
-    longest = max(runs, key=lambda r: r["minutes"])
+    kind = f"70 MB, 4096{' 192' * (width == 192)} restarted"
+    runs = [run for run in records if run["kind"] == kind]
+    longest = max(runs, key=lambda run: run["minutes"])
     network = LADDER[0]._replace(d_model=width)
     measured = longest["steps"] * network.step_tokens / longest["minutes"] / 60
     assert network_size.reckon_speed(network, 4096, CPU) == pytest.approx(measured, rel=0.15)

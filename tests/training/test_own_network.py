@@ -74,11 +74,11 @@ def test_reader_gives_any_network_the_methods_of_evaluation(net):
     tokens, targets = torch.randint(11, (2, 3, 7))
     reader = Reader(net)
     logits, after = net(tokens, n_reread=2)
-    h, memory = reader.hidden(tokens, reader.empty_memory(3), None, 2)
-    assert torch.equal(reader.head(h), logits)
+    h_BLD, memory = reader.hidden(tokens, reader.empty_memory(3), None, 2)
+    assert torch.equal(reader.head(h_BLD), logits)
     assert torch.equal(memory.h_BD, after.h_BD)
     torch.testing.assert_close(
-        reader.head.nats(h, targets), reader.loss(tokens, targets)[0].double()
+        reader.head.nats(h_BLD, targets), reader.loss(tokens, targets)[0].double()
     )
 
 
@@ -388,8 +388,8 @@ def test_generated_text_is_continued(accepted, settings, own_package):
     # Of bytes, some texts are no UTF-8.
     accepted("fit", *settings, *NAMED, "--data.vocab=characters")
 
-    def run(prompt: str, n: int) -> str:
-        words = (prompt, ALLOW, "--temperature=0", f"--max_new_tokens={n}")
+    def run(prompt: str, n_token: int) -> str:
+        words = (prompt, ALLOW, "--temperature=0", f"--max_new_tokens={n_token}")
         return accepted("generate", "runs/version_0", *words).out.removesuffix("\n")
 
     assert run(run("tobe", 6), 6) == run("tobe", 12)

@@ -287,15 +287,15 @@ def has_recipe(record, minutes, n_byte):
 )
 def test_recipe_is_within_two_percent_of_the_best_that_was_measured(repository, name, n_byte):
     records = load_records(repository / "tests/training/recipes.json").values()
-    runs = [r for r in records if r["kind"].startswith(f"{name} MB, ")]
+    runs = [run for run in records if run["kind"].startswith(f"{name} MB, ")]
     # A tenth of the text is measured; a segment has 16 rows of 64 subwords.
     most = own_text.PLAN["trainer.max_epochs"] * 0.9 * n_byte / BYTES_PER_SUBWORD[name] / (16 * 64)
-    for minutes in {r["minutes"] for r in runs}:
+    for minutes in {run["minutes"] for run in runs}:
         # A run with more steps than the recipe's passes would not be that of the recipe.
-        ours = [r for r in runs if has_recipe(r, minutes, n_byte) and r["steps"] <= most]
-        ours = [r for r in ours if r["minutes"] <= minutes]
-        bits = max(ours, key=lambda r: r["steps"])["bits_per_byte"]
-        best = min(r["bits_per_byte"] for r in runs if r["minutes"] == minutes)
+        ours = [run for run in runs if has_recipe(run, minutes, n_byte) and run["steps"] <= most]
+        ours = [run for run in ours if run["minutes"] <= minutes]
+        bits = max(ours, key=lambda run: run["steps"])["bits_per_byte"]
+        best = min(run["bits_per_byte"] for run in runs if run["minutes"] == minutes)
         assert bits <= 1.02 * best, minutes
 
 

@@ -132,9 +132,9 @@ def test_at_one_speed_the_schedule_is_that_of_the_steps(plan):
     expect_end(machine, trainer)
     assert machine.validated == [12, 58, 115, 173, 230]
     assert "128 tokens/s here: about 230 steps in 1.0 minutes; validations every 57" in shown
-    n = trainer.global_step
-    steps = [PEAK * lr_factor(step, OptimConfig(**OPTIM), n) for step in range(n)]
-    assert machine.lrs[20:] == pytest.approx(steps[20:], abs=0.02 * PEAK)
+    n_step = trainer.global_step
+    expected = [PEAK * lr_factor(step, OptimConfig(**OPTIM), n_step) for step in range(n_step)]
+    assert machine.lrs[20:] == pytest.approx(expected[20:], abs=0.02 * PEAK)
 
 
 @pytest.mark.parametrize("machine", [Machine(0.2, 1), Machine(0.01, 0.5)], ids=["soon", "at once"])
@@ -250,7 +250,7 @@ def test_other_minutes_or_steps_are_planned_minus_the_elapsed_time(plan, tmp_pat
 def test_time_left_is_that_of_the_budget(plan):
     left = []
     budget = LambdaCallback(
-        on_train_batch_end=lambda t, *_: left.append(t.callbacks[1].time_remaining())
+        on_train_batch_end=lambda trainer, *_: left.append(trainer.callbacks[1].time_remaining())
     )
     plan(Machine(0.25, 0.5), budget, max_steps=12)
     assert left[:3] == [59.75, 59.5, 59.25]
@@ -289,8 +289,8 @@ class Simulation:
     st.integers(0, 12),
     st.integers(1, 20),
 )
-def test_random_speeds_use_the_time(speeds, validation_steps, n):
-    run = Simulation(Plan(300.0, 100_000, n))
+def test_random_speeds_use_the_time(speeds, validation_steps, n_wanted):
+    run = Simulation(Plan(300.0, 100_000, n_wanted))
     while run.times.share < 1:
         # Another speed in each part of the time.
         seconds = 0.1 * speeds[int(run.times.elapsed / 300 * len(speeds)) % len(speeds)]
@@ -298,7 +298,7 @@ def test_random_speeds_use_the_time(speeds, validation_steps, n):
     assert run.times.elapsed == pytest.approx(300, rel=0.05)
     assert falls(run.factors[run.factors.index(max(run.factors)) :])
     assert run.factors[-1] < 0.01
-    assert run.n_validation <= 1 + 1.7 * n
+    assert run.n_validation <= 1 + 1.7 * n_wanted
 
 
 @pytest.mark.slow
