@@ -20,10 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from experiments.gpu import check, correctness, operations, parts, speed, trainer
 from experiments.speed.cases import Case
 from experiments.speed.contestants import has
-from tests.helpers.late_device import LateDevice, RecordedGraph
+from tests.helpers.late_device import imitate_graphs
 from tests.helpers.waiting import wait_until
 from txl_lightning import TransformerXL
-from txl_lightning.model import ring
+from txl_lightning.model import captured, ring
 from txl_lightning.model.kernels import KERNELS, per_head, reference, sdpa
 from txl_lightning.training import cuda_graph
 
@@ -286,34 +286,29 @@ def test_each_network_has_a_speed_at_tiny_sizes(measure):
 
 
 def test_steps_by_graphs_have_the_losses_of_plain_steps(monkeypatch):
-    monkeypatch.setattr(cuda_graph, "CudaGraph", RecordedGraph)
-    monkeypatch.setattr(RecordedGraph, "made", [])
     case = speed.load_published("paper/wt103_base", smoke=True)
-    with LateDevice():
+    with imitate_graphs(monkeypatch, cuda_graph) as made:
         steps = [speed.make_step(case), speed.make_step(case, captures=True)]
         losses = []
         for step in steps:
             torch.manual_seed(1)
             losses.append([step().item() for _ in range(4)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    assert [graph.replays for graph in RecordedGraph.made] == [4, 4]
+    assert [graph.replays for graph in made] == [4, 4]
 
 
 @pytest.mark.parametrize(("rows", "tgt_len"), [(1, 1), (3, 5)])
 def test_tokens_and_segments_read_by_a_graph_have_the_losses_of_plain_ones(
     monkeypatch, rows, tgt_len
 ):
-    for module in (ring, cuda_graph):
-        monkeypatch.setattr(module, "CudaGraph", RecordedGraph)
-    monkeypatch.setattr(RecordedGraph, "made", [])
     case = replace(speed.load_published(speed.BASE, smoke=True), rows=rows, tgt_len=tgt_len)
     losses = []
-    with LateDevice():
+    with imitate_graphs(monkeypatch, ring, captured) as made:
         for way in speed.READERS:
             torch.manual_seed(1)
             losses.append(speed.time_reading(case, way, 0.01)["first_losses"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    assert len(RecordedGraph.made) == 1
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("mem_len", [0, 24])

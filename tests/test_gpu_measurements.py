@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from experiments.gpu import check, ids, kernels, minutes, operations, peers, speed
 from experiments.speed import contestants
 from experiments.speed.cases import Case
-from tests.helpers.late_device import LateDevice, RecordedGraph
+from tests.helpers.late_device import imitate_graphs
 from txl_lightning.training import cuda_graph
 
 CASE = Case("small", {"n_token": 23, "d_model": 8}, rows=2, tgt_len=4, mem_len=8, trains=True)
@@ -62,13 +62,12 @@ def test_a_share_of_peak_is_the_operations_per_second_over_those_of_the_card():
 
 
 def test_captured_steps_of_a_peer_are_its_plain_steps(monkeypatch):
-    monkeypatch.setattr(cuda_graph, "CudaGraph", RecordedGraph)
     batches = [torch.randint(23, (2, 2, 4)) for _ in range(4)]
     results = []
     for captures in (False, True):
         torch.manual_seed(0)
         peer = Peer()
-        with LateDevice():
+        with imitate_graphs(monkeypatch, cuda_graph):
             step = (peers.capture_step if captures else prepare_steps)(peer, CASE, 0.1)
             losses = torch.stack([step(*batch) for batch in batches])
         results.append([losses, *(weight.detach() for weight in peer.net.parameters())])

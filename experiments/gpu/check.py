@@ -35,7 +35,7 @@ PARTS = {
     "trainer": ("trainer.train_in_each_way", 160),
     "tests": ("parts.run_gpu_tests", 90),
     "golden": ("parts.compare_golden", 40),
-    "inference": ("speed.measure_inference", 40),
+    "inference": ("speed.measure_inference", 50),
     "peers": ("peers.measure_peers", 220),
     "minutes": ("minutes.train_equal_time", 420),
     "layers": ("kernels.measure_kernels", 60),

@@ -98,11 +98,11 @@ def make_ours(case: Case) -> tuple[Step, Callable[[Tensor], float]]:
     """Return a training step of Transformer-XL, and a function that scores a text."""
     net = called = make_network(case).train()
     if DEVICE == "cuda":
-        from txl_lightning.training.cuda_graph import CapturedNetwork
+        from txl_lightning.training.cuda_graph import CapturedNetwork, CapturedSegment
         from txl_lightning.training.segments import compile_in_place
 
         compile_in_place(net)
-        called = CapturedNetwork(net)
+        called = CapturedNetwork(net, CapturedSegment)
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE, fused=DEVICE == "cuda")
     memory = net.empty_memory(case.rows)
 

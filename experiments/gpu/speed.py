@@ -19,9 +19,9 @@ from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
 from experiments.speed.cases import Case
 from txl_lightning import Adaptation, TransformerXL
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
+from txl_lightning.model.captured import CapturedReader
 from txl_lightning.model.reading import Reader
 from txl_lightning.model.ring import CapturedDecoder, Decoder
-from txl_lightning.training.cuda_graph import CapturedReader
 
 PUBLISHED = {
     "paper/enwik8_base": {}, "paper/wt103_base": {}, "paper/enwik8_large": {},
@@ -39,8 +39,14 @@ READERS = {"plain": Reader, "graphs": CapturedReader}
 """What reads segments."""
 DECODERS = {"plain": Decoder, "graphs": CapturedDecoder}
 """What reads single tokens."""
-INFERENCE = [("evaluation", 10, 128), ("decoding", 1, 1), ("generate", 1, 1)]
-"""Task, rows, and tokens of a segment."""
+INFERENCE = {
+    "evaluation": {"rows": 10, "tgt_len": 128},
+    # By graphs, keys and values of the memory are computed again for each segment.
+    "evaluation as published": {"rows": 10, "tgt_len": 80, "mem_len": 2100},
+    "decoding": {"rows": 1, "tgt_len": 1},
+    "generate": {"rows": 1, "tgt_len": 1},
+}
+"""Sizes of each task."""
 
 
 def load_published(name: str, smoke: bool) -> Case:
@@ -139,9 +145,9 @@ def make_step(
 
         compile_in_place(net)
     if captures:
-        from txl_lightning.training.cuda_graph import CapturedNetwork
+        from txl_lightning.training.cuda_graph import CapturedNetwork, CapturedSegment
 
-        called = CapturedNetwork(net)
+        called = CapturedNetwork(net, CapturedSegment)
     # As in training with LanguageModel: an adaptive softmax reads targets on the host.
     device = "cpu" if net.head.reads_targets else DEVICE
 
@@ -208,8 +214,8 @@ def time_steps(step: Callable[[], Tensor], case: Case, seconds: float) -> dict[s
 
 def measure_inference(smoke: bool, ends_at: float) -> Findings:
     """Measure evaluation, decoding and generation of enwik8_base in bfloat16."""
-    for task, rows, tgt_len in INFERENCE:
-        case = replace(load_published(BASE, smoke), rows=rows, tgt_len=tgt_len, trains=False)
+    for task, sizes in INFERENCE.items():
+        case = replace(load_published(BASE, smoke), **sizes, trains=False)
         measure = time_generation if task == "generate" else time_reading
         for way in READERS:
             # A CPU has no graphs.

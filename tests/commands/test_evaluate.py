@@ -13,12 +13,15 @@ import pytest
 import torch
 import yaml
 
+from tests.helpers.late_device import imitate_graphs
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load, load_checkpoint
+from txl_lightning.commands import evaluate, inputs
 from txl_lightning.commands.inputs import read_ids
 from txl_lightning.data import corpora
 from txl_lightning.data.vocab import Bytes
 from txl_lightning.evaluation import tuning
+from txl_lightning.model import captured
 
 LENGTHS = ("--tgt_len=8", "--mem_len=5", "--batch_size=2", "--drop_last=true")
 
@@ -74,6 +77,29 @@ def test_bfloat16_weights_change_nats_slightly(txl, measure, checkpoint, text_fi
     ]
     assert [record["weights"] for record in records] == ["float32", "bf16"]
     assert records[1]["nats"] == pytest.approx(records[0]["nats"], rel=1e-3)
+
+
+def test_a_text_read_by_graphs_has_the_nats_of_one_read_as_usual(measure, monkeypatch):
+    # Weights are packed on a CPU only.
+    monkeypatch.setattr(inputs, "pack_weights", lambda model, _: model)
+    expected = measure(*LENGTHS)
+    with imitate_graphs(monkeypatch, captured) as graphs:
+        record = measure(*LENGTHS, "--cuda_graph=true", "--per_document=documents.jsonl")
+    assert record["nats"] == pytest.approx(expected["nats"], rel=1e-5)
+    assert (record["cuda_graph"], expected["cuda_graph"]) == (True, False)
+    # The last one of 19 segments is shorter.
+    assert [graph.replays for graph in graphs] == [18]
+
+
+def test_graphs_are_refused_with_a_choice_or_without_a_gpu_before_a_text_is_read(
+    refused, checkpoint, monkeypatch
+):
+    monkeypatch.setattr(evaluate, "open_text", pytest.fail)
+    expected = "cuda_graph: invalid true; expected false"
+    words = ["evaluate", checkpoint, "--cuda_graph=true"]
+    assert refused(*words) == (2, f"{expected} on a device of type cpu")
+    message = f"{expected} with adapt, cache_len or rate"
+    assert refused(*words, "--adapt=auto") == (2, message)
 
 
 def test_an_adapted_result_has_another_name_and_names_its_adaptation(txl, checkpoint, text_file):

@@ -1,18 +1,29 @@
 """Scoring of a text; context and memory are consecutive states."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
-from txl_lightning import TransformerXL, stream_nats
+from tests.helpers.late_device import imitate_graphs
+from txl_lightning import Adaptation, TransformerXL, stream_nats
 from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tokens import FixedLengths, RolledOrder, TextOrder, TextTokens
 from txl_lightning.data.tokens import VarlenLengths as Varlen
 from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
 from txl_lightning.evaluation.scoring import score_text
-from txl_lightning.model import EvalLengths
+from txl_lightning.model import EvalLengths, captured
 from txl_lightning.model.reading import Reader, score_answers, score_segment
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    with imitate_graphs(monkeypatch, captured) as made:
+        yield made
+
 
 # A warm-up as long as the context of two layers with six states each.
 FAR = {"mem_len": 6, "same_length": "mem_len", "warmup_len": 30}
@@ -212,3 +223,81 @@ def test_invalid_lengths_and_texts_are_refused(make_net):
 def test_a_length_that_is_none_of_stream_nats_is_refused(make_net):
     with pytest.raises(TypeError, match="max_tokens"):
         stream_nats(make_net(), torch.zeros(40).long(), batch_size=2, tgt_len=5, max_tokens=20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lengths", "n_graph"),
+    [
+        ({}, {}, 1),
+        ({}, {"mem_len": 40, "batch_size": 1}, 1),
+        ({}, {"mem_len": 0}, 1),
+        ({}, {"mem_len": 3, "same_length": "mem_len", "clamp_len": 4}, 1),
+        ({"kernel": "reference", "norm": "pre"}, {"mem_len": 6, "warmup_len": 14}, 1),
+        ({"cutoffs": [4, 8], "div_val": 2}, {"loss_chunk_size": 3}, 1),
+        ({"positions": "learned", "clamp_len": 9}, {}, 1),
+        ({"memory_source": "same_layer"}, {"tgt_len": 1}, 1),
+        # The first segment of a row is shorter.
+        ({}, {"ext_len": 3}, 2),
+        # All of the text at once.
+        ({}, {"tgt_len": None, "mem_len": 0}, 1),
+    ],
+    ids=str,
+)
+def test_nats_by_graphs_are_bit_by_bit_those_without(
+    make_net, monkeypatch, graphs, changes, lengths, n_graph
+):
+    """Of documents, whose rows end with a shorter segment; with a memory of states, as in a fit."""
+    net = make_net(**changes | {"loss_chunk_size": lengths.pop("loss_chunk_size", None)})
+    text = TextTokens(random_ids(75), np.array([0, 4, 5, 19, 45, 58]))
+    protocol = Protocol(**{"batch_size": 2, "tgt_len": 6, "mem_len": 9} | lengths, cuda_graph=True)
+    actual = nats_by_position(net, text, protocol)
+    replays = [graph.replays for graph in graphs]
+    monkeypatch.setattr(scoring, "CapturedReader", partial(Reader, keeps_keys=False))
+    expected = nats_by_position(net, text, protocol)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+    monkeypatch.undo()
+    with_keys = nats_by_position(net, text, replace(protocol, cuda_graph=False))
+    torch.testing.assert_close(actual, with_keys, rtol=0, atol=1e-10, equal_nan=True)
+    n_segment = len(protocol.stream(text))
+    is_short = n_segment > 1 and protocol.tgt_len > 1
+    assert len(replays) == n_graph
+    assert sum(replays) == n_segment - is_short
+
+
+def hook(net):
+    net.layers[0].register_forward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("adaptation", "change", "expected"),
+    [
+        (Adaptation(cache_len=9), None, "adapt, cache_len or rate"),
+        (Adaptation(rate=0.1), None, "adapt, cache_len or rate"),
+        (Adaptation(), hook, "hooks or methods of your own in the network"),
+    ],
+)
+def test_what_graphs_of_evaluation_cannot_have_is_refused(
+    make_net, graphs, adaptation, change, expected
+):
+    net = make_net()
+    if change:
+        change(net)
+    message = f"^cuda_graph: invalid true; expected false with {expected}$"
+    with pytest.raises(ValueError, match=message):
+        measure_by_graphs(net, adaptation)
+
+
+def measure_by_graphs(net, adaptation=Adaptation()):  # noqa: B008 (frozen)
+    lengths = {"batch_size": 1, "tgt_len": 5}
+    return stream_nats(net, random_ids(20), **lengths, adaptation=adaptation, cuda_graph=True)
+
+
+def test_graphs_of_evaluation_are_refused_under_autocast(make_net, graphs):
+    with pytest.raises(ValueError, match=r"expected false with autocast$"), torch.autocast("cpu"):
+        measure_by_graphs(make_net().float())
+
+
+def test_graphs_of_evaluation_are_refused_without_a_gpu(make_net):
+    message = "^cuda_graph: invalid true; expected false on a device of type cpu$"
+    with pytest.raises(ValueError, match=message):
+        measure_by_graphs(make_net())

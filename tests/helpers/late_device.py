@@ -1,5 +1,7 @@
 """A CPU that imitates a GPU: its values are known later, and its operations can be captured."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -97,3 +99,13 @@ class RecordedGraph:
                     place = each.untyped_storage().data_ptr()
                     if each.is_floating_point() and place not in kept | given:
                         each.fill_(float("nan"))
+
+
+@contextmanager
+def imitate_graphs(monkeypatch, *modules) -> Iterator[list[RecordedGraph]]:
+    """Imitate the graphs of modules on a CPU that seems to be another device; yield those made."""
+    for module in modules:
+        monkeypatch.setattr(module, "CudaGraph", RecordedGraph)
+    monkeypatch.setattr(RecordedGraph, "made", made := [])
+    with LateDevice():
+        yield made

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.late_device import LateDevice, RecordedGraph
+from tests.helpers.late_device import imitate_graphs
 from txl_lightning import Adaptation, generate
 from txl_lightning.model import EvalLengths, KeyValueCache, cache, ring
 from txl_lightning.model.kernels import KERNELS
@@ -20,10 +20,7 @@ from txl_lightning.model.ring import CapturedDecoder, Decoder
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """Imitate graphs on a CPU that seems to be another device; return those that were made."""
-    monkeypatch.setattr(ring, "CudaGraph", RecordedGraph)
-    monkeypatch.setattr(RecordedGraph, "made", made := [])
-    with LateDevice():
+    with imitate_graphs(monkeypatch, ring) as made:
         yield made
 
 

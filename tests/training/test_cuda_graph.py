@@ -12,11 +12,12 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.plugins import MixedPrecision
 
-from tests.helpers.late_device import LateDevice, RecordedGraph
+from tests.helpers.late_device import imitate_graphs
 from txl_lightning import LanguageModel, imports
-from txl_lightning.model import EvalLengths
+from txl_lightning.model import EvalLengths, captured
+from txl_lightning.model.captured import CapturedNetwork
 from txl_lightning.training import cuda_graph
-from txl_lightning.training.cuda_graph import CapturedNetwork, capture_training
+from txl_lightning.training.cuda_graph import CapturedSegment, capture_training
 from txl_lightning.training.segments import compile_in_place
 
 CAPTURED = {"settings": {"cuda_graph": True}}
@@ -25,10 +26,7 @@ LATE = {"kernel": "sdpa", "optim": {"schedule": "constant"}}
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """Imitate graphs on a CPU that seems to be another device; return those that were made."""
-    monkeypatch.setattr(cuda_graph, "CudaGraph", RecordedGraph)
-    monkeypatch.setattr(RecordedGraph, "made", made := [])
-    with LateDevice():
+    with imitate_graphs(monkeypatch, captured, cuda_graph) as made:
         yield made
 
 
@@ -204,7 +202,7 @@ class Trained:
 
     def __init__(self, make_net, **sizes):
         self.plain = make_net(kernel="sdpa", **sizes).train()
-        self.captured = CapturedNetwork(copy.deepcopy(self.plain))
+        self.captured = CapturedNetwork(copy.deepcopy(self.plain), CapturedSegment)
         self.seed = 0
 
     def compute(self, net, tokens_BL, memory, seed):
@@ -313,11 +311,12 @@ def test_a_memory_and_nats_that_are_kept_are_not_changed_by_the_next_segment(mak
 
 
 def test_backward_pass_of_an_earlier_segment_is_an_error(make_net, graphs):
-    captured = CapturedNetwork(make_net(kernel="sdpa").train())
+    net = make_net(kernel="sdpa").train()
+    segments = CapturedNetwork(net, CapturedSegment)
     tokens_BL = torch.randint(11, (2, 5))
-    inputs = tokens_BL, captured.net.empty_memory(2), torch.zeros_like(tokens_BL)
-    first_BLD, _ = captured.hidden(*inputs)
-    second_BLD, _ = captured.hidden(*inputs)
+    inputs = tokens_BL, net.empty_memory(2), torch.zeros_like(tokens_BL)
+    first_BLD, _ = segments.hidden(*inputs)
+    second_BLD, _ = segments.hidden(*inputs)
     with pytest.raises(AssertionError, match="follows its own forward pass"):
         first_BLD.sum().backward()
     second_BLD.sum().backward(retain_graph=True)
@@ -383,8 +382,7 @@ def test_checkpoint_of_captured_training_is_measured_without_a_gpu(
     fit, make_data, make_trainer, monkeypatch, tmp_path
 ):
     path = tmp_path / "a.ckpt"
-    with monkeypatch.context() as patch, LateDevice():
-        patch.setattr(cuda_graph, "CudaGraph", RecordedGraph)
+    with monkeypatch.context() as patch, imitate_graphs(patch, captured, cuda_graph):
         fit(LATE | CAPTURED, max_steps=3, save=(path, 3))
     model = LanguageModel.load_from_checkpoint(path)
     assert make_trainer().validate(model, make_data(), verbose=False)[0]["val/nats"] > 0
@@ -436,8 +434,8 @@ def test_dropout_of_graphs_on_a_gpu_changes_from_step_to_step_and_continues_afte
     path = tmp_path / "a.ckpt"
     whole = fit(net, accelerator="gpu", max_steps=6, save=(path, 3))
     assert fit(net, accelerator="gpu", max_steps=6, ckpt_path=path).losses == whole.losses[3:]
-    captured = CapturedNetwork(whole.model.net.cuda().train())
+    segments = CapturedNetwork(whole.model.net.cuda().train(), CapturedSegment)
     tokens_BL = torch.zeros(4, 8, dtype=torch.long, device="cuda")
     inputs = tokens_BL, whole.model.net.empty_memory(4), torch.zeros_like(tokens_BL)
-    first_BLD, second_BLD = (captured.hidden(*inputs)[0].detach() for _ in range(2))
+    first_BLD, second_BLD = (segments.hidden(*inputs)[0].detach() for _ in range(2))
     assert not torch.equal(first_BLD, second_BLD)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from txl_lightning import Adaptation, generate
+from txl_lightning import Adaptation, generate, stream_nats
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.kernels import KERNELS
 from txl_lightning.model.reading import Reader
@@ -75,6 +75,16 @@ def test_tokens_read_by_a_graph_are_those_without(make_net, dtype, tolerance, st
             parts.append(reader.head(h_B1D).float())
         logits.append(torch.cat(parts, dim=1))
     torch.testing.assert_close(*logits, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.1)])
+@pytest.mark.parametrize("mem_len", [0, 37])
+def test_nats_of_a_text_read_by_graphs_are_those_without(make_net, dtype, tolerance, mem_len):
+    net = make_net(d_model=32).to("cuda", dtype)
+    ids = torch.randint(11, (303,))
+    lengths = {"batch_size": 3, "tgt_len": 16, "mem_len": mem_len}
+    nats = [stream_nats(net, ids, **lengths, cuda_graph=use) for use in (False, True)]
+    torch.testing.assert_close(*nats, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1, 2, 3], [4]]], ids=["one", "padded"])

@@ -20,17 +20,29 @@ from ..data.store import EvalText
 from ..data.tokens import TextTokens
 from ..data.vocab import Vocabulary
 from ..errors import DataError, invalid, print_notice, require
-from ..evaluation.documents import describe_documents
+from ..evaluation.documents import write_documents
 from ..evaluation.protocols import Protocol, get_protocol
 from ..evaluation.published import compare_published, format_published
-from ..evaluation.scoring import evaluate
+from ..evaluation.scoring import check_graph, evaluate
 from ..evaluation.tuning import SECONDS, Choice, Limit, choose_adaptation, measure_rms
-from ..files import check_file_writable, explain_write_errors, replace_file
+from ..files import explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation
 from ..terminal import show_progress
 from .given_texts import STDIN, copy_stdin, find_kind, name_stdin
-from .inputs import Device, check_array_file, find_id_options, find_text_key, load_model
+from .inputs import Device, check_outputs, find_id_options, find_text_key, load_model
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Where and how the network is computed."""
+
+    device: Device = None
+    """Device of the model; left out, a GPU if there is one."""
+    weights: Weights = "float32"
+    """Precision of weights, keys and values: bf16 is faster on a CPU, less exact."""
+    cuda_graph: bool = False
+    """Compute each segment as one CUDA graph, to be launched at once; not run on a GPU yet."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +78,7 @@ def evaluate_command(
     per_token: str | None = None,
     per_document: str | None = None,
     out: str | None = None,
-    device: Device = None,
-    weights: Weights = "float32",
+    how: ModelOptions = ModelOptions(),
     reading: ReadingOptions = ReadingOptions(),
     auto: AutoOptions = AutoOptions(),
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
@@ -88,32 +99,25 @@ def evaluate_command(
         per_token: File (.npy) for the nats of every token in input order; nan where not scored.
         per_document: File (.jsonl) for the nats and the most surprising token of each document.
         out: File to append the line of JSON to; /dev/stdout prints it also on a terminal.
-        device: Device of the model; left out, a GPU if there is one.
-        weights: Precision of weights, keys and values: bf16 is faster on a CPU, less exact.
+        how: How the network is computed; each of its fields is an option.
         reading: How path or corpus is read; each of its fields is an option.
         auto: How an adaptation is chosen; each of its fields is an option.
         adaptation: What is learned from the text; each of its fields is an option.
         **lengths: Values that replace those of the protocol.
     """
-    settings = replace(make_protocol(protocol, **lengths), adaptation=adaptation)
-    limit = make_limit(auto, adaptation)
+    settings = make_protocol(protocol, **lengths)
+    settings = replace(settings, adaptation=adaptation, cuda_graph=how.cuda_graph)
+    limit = make_limit(auto, settings)
     check_outputs(per_token, per_document, out)
     trains = bool(auto.adapt or adaptation.rate)
-    checkpoint, model, vocab = load_model(ckpt_path, device, weights, trains)
+    checkpoint, model, vocab = load_model(ckpt_path, how.device, how.weights, trains)
+    check_graph(model, settings)  # before a text is read
     with TemporaryDirectory(prefix="txl-") as folder:
         text = open_text(checkpoint, vocab, split, reading, folder, path, corpus, data_dir)
         settings, chosen = adapt_protocol(settings, model, checkpoint, limit, text, data_dir)
         record = run_protocol(model, text, settings, per_token, per_document)
-    record |= {"weights": weights, "adapt": chosen}
+    record |= {"weights": how.weights, "cuda_graph": how.cuda_graph, "adapt": chosen}
     print_record(record, checkpoint, settings, out)
-
-
-def check_outputs(per_token: str | None, per_document: str | None, out: str | None) -> None:
-    """Refuse files that could not be written, before a text is read."""
-    check_array_file("per_token", per_token)
-    require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
-    check_file_writable("out", out)
-    check_file_writable("per_document", per_document)
 
 
 def make_protocol(name: str, **lengths: Any) -> Protocol:
@@ -168,7 +172,7 @@ def find_corpus(settings: Mapping[str, Any]) -> str | None:
     return None if is_other else settings.get("corpus", DataConfig.corpus)
 
 
-def make_limit(auto: AutoOptions, adaptation: Adaptation) -> Limit | None:
+def make_limit(auto: AutoOptions, protocol: Protocol) -> Limit | None:
     """Return how long auto chooses, or None if nothing is chosen; refuse what has no effect."""
     for key in ("adapt_seconds", "adapt_tokens"):
         value = getattr(auto, key)
@@ -177,8 +181,9 @@ def make_limit(auto: AutoOptions, adaptation: Adaptation) -> Limit | None:
     is_one = tokens is None or auto.adapt_seconds is None
     require(is_one, "adapt_tokens", tokens, "null with adapt_seconds")
     if auto.adapt is None:
-        adaptation.require_used()
+        protocol.adaptation.require_used()
         return None
+    require(not protocol.cuda_graph, "cuda_graph", "true", "false with adapt, cache_len or rate")
     if tokens is not None:
         return Limit(tokens=tokens)
     return Limit(SECONDS if auto.adapt_seconds is None else auto.adapt_seconds)
@@ -305,12 +310,6 @@ def run_protocol(
             return record
 
         return replace_file(Path(per_token), write_nats)
-
-
-def write_documents(text: EvalText, nats_N: np.ndarray, part: Path) -> None:
-    with part.open("w", encoding="utf-8") as file:
-        for record in describe_documents(text, nats_N):
-            print(json.dumps(record, ensure_ascii=False, allow_nan=False), file=file)
 
 
 def format_table(record: dict[str, Any], unit: str) -> str:

@@ -56,6 +56,14 @@ def check_array_file(key: str, path: str | Path | None) -> None:
     require(is_npy, key, path, "a file whose name ends with .npy")
 
 
+def check_outputs(per_token: str | None, per_document: str | None, out: str | None) -> None:
+    """Refuse files that could not be written, before a text is read."""
+    check_array_file("per_token", per_token)
+    require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
+    check_file_writable("out", out)
+    check_file_writable("per_document", per_document)
+
+
 def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
     """Return the folder to write to: left out, one of this name in the run's folder."""
     folder = run_folder / name if out is None else Path(out)

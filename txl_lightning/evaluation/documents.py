@@ -6,6 +6,7 @@ K scored tokens   N tokens of the text   T tokens of a document
 import json
 from collections.abc import Iterator
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,13 @@ import numpy as np
 from ..data.store import EvalText
 
 N_BEFORE = 7  # tokens that are shown before the most surprising one
+
+
+def write_documents(text: EvalText, nats_N: np.ndarray, path: Path) -> None:
+    """Write a line of JSON for each document of a text."""
+    with path.open("w", encoding="utf-8") as file:
+        for record in describe_documents(text, nats_N):
+            print(json.dumps(record, ensure_ascii=False, allow_nan=False), file=file)
 
 
 def describe_documents(text: EvalText, nats_N: np.ndarray) -> Iterator[dict[str, Any]]:

@@ -57,6 +57,8 @@ class Protocol:
     drop_last: bool = False
     adaptation: Adaptation = Adaptation()
     """The ways in which the text is learned from."""
+    cuda_graph: bool = False
+    """Compute each segment as one CUDA graph; not run on a GPU yet."""
     name: str = "segments"
     source: str = "individual lengths"
     """Source of the values."""

@@ -21,6 +21,7 @@ from ..errors import NonFiniteError, require
 from ..machine import describe_environment, peak_memory
 from ..model import EvalSameLength, Network, eval_mode, find_device, find_network
 from ..model.adaptation import Adaptation
+from ..model.captured import CapturedReader, require_capturable
 from ..model.reading import Reader, read_segment, readings, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 from .published import list_changed_reading
@@ -58,12 +59,26 @@ def count_fetched(device: torch.device) -> int:
     return 1 if device.type == "cpu" else FETCHED
 
 
+def check_graph(net: Network, protocol: Protocol) -> None:
+    """Refuse graphs that could not compute what a network and a protocol do."""
+    if not protocol.cuda_graph:
+        return
+    device = find_device(net).type
+    conflicts = {
+        "adapt, cache_len or rate": protocol.adaptation.adapts,
+        # Casts of weights that it keeps would be freed before the graph reads them.
+        "autocast": torch.is_autocast_enabled(device),
+    }
+    require_capturable(net, device, "cuda_graph", conflicts)
+
+
 @torch.inference_mode()
 def score_segments(model: Network, tokens: Tokens, protocol: Protocol) -> Iterator[TokenNats]:
     """Yield the scored tokens of each segment, if any, with their nats on the model's device."""
     model = find_network(model)
     stream = protocol.stream(tokens)
-    reader = Reader(model, protocol.adaptation)
+    check_graph(model, protocol)
+    reader = CapturedReader(model) if protocol.cuda_graph else Reader(model, protocol.adaptation)
     memory = reader.empty_memory(protocol.batch_size, protocol.lengths)
     has_memory = protocol.lengths.resolve(model.config).mem_len > 0
     # At least float32, as nats are.
@@ -103,6 +118,7 @@ def stream_nats(
     same_length: EvalSameLength = None,
     ext_len: int = 0,
     adaptation: Adaptation = Adaptation(),  # noqa: B008 (frozen)
+    cuda_graph: bool = False,
 ) -> Tensor:
     """Return the nats of every scored token of a text, in input order: nats_BT.
 
@@ -116,13 +132,17 @@ def stream_nats(
     All lengths are as in `Protocol`. The model's mode is restored. With enough memory, tgt_len
     only affects the speed, unless the adaptation takes a step after each segment.
 
+    Args:
+        cuda_graph: compute each segment as one CUDA graph; it has not run on a GPU yet.
+
     Raises:
-        ValueError: an invalid length or id, or fewer than two tokens for each row.
+        ValueError: an invalid length or id, or fewer than two tokens for each row; or cuda_graph,
+            and there is no GPU, or an adaptation, or the network has hooks or parts of your own.
     """
     model = find_network(model)
     lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}
     lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
-    how = {"drop_last": True, "adaptation": adaptation}
+    how = {"drop_last": True, "adaptation": adaptation, "cuda_graph": cuda_graph}
     protocol = Protocol(batch_size=batch_size, **lengths, **how)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")

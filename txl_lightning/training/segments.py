@@ -124,7 +124,9 @@ def capture_network(module: Any) -> Any:
     module.memory_bank.captured = None
     if not module.hparams["cuda_graph"] or module.trainer.state.fn != "fit":
         return None
-    from .cuda_graph import CapturedReader, capture_training  # here, because few runs need it
+    # Here, because few runs need them.
+    from ..model.captured import CapturedReader
+    from .cuda_graph import capture_training
 
     captured = capture_training(module)
     module.memory_bank.captured = CapturedReader(module.net)
