@@ -38,7 +38,7 @@ PARTS = {
     "inference": ("speed.measure_inference", 50),
     "peers": ("peers.measure_peers", 220),
     "minutes": ("minutes.train_equal_time", 420),
-    "layers": ("kernels.measure_kernels", 60),
+    "layers": ("kernels.measure_kernels", 120),
     "profile": ("kernels.profile_steps", 100),
     "flash": ("attention.compare_flash", 60),
     "attention": ("attention.measure_attention", 90),

@@ -2,20 +2,23 @@
 
 Each part of a layer, and the loss, is timed by events on the GPU, forward and backward apart. All
 but the loss are captured as CUDA graphs, so that no time is the host's; an adaptive softmax reads
-targets on the host, which no graph can.
+targets on the host, which no graph can. So is an update by LAMB, plain and compiled.
 
-B rows   L tokens in the segment   S = M + L states   D width   H heads   K head width
+B rows   L tokens in the segment   M in memory   D width
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from experiments.gpu.attention import attend_by_sdpa, make_inputs, time_captured
+from experiments.gpu import wide
+from experiments.gpu.attention import NEEDS_GPU, attend_by_sdpa, make_inputs, time_captured
 from experiments.gpu.parts import DEVICE, Findings, try_in_time
 from experiments.gpu.speed import (
     PUBLISHED,
@@ -26,9 +29,19 @@ from experiments.gpu.speed import (
     seconds_of,
 )
 from experiments.speed.cases import Case
+from txl_lightning.model.parts import join
+from txl_lightning.model.precision import cast_together
+from txl_lightning.model.transformer_xl import FeedForward, RelativeAttention
 
 N_KERNEL = 40  # kernels that are listed
-Run = Callable[[], Tensor]
+UNALIGNED = "paper/wt103_base"  # of width 410, with heads of 41 and 2,100 inner units
+WIDE = {"projections": "projections, wide", "feed-forward": "feed-forward, wide"}
+"""Parts of a layer with linear maps, and the same with wide ones."""
+UPDATED = "nvidia/wt103_base"  # with 192 million numbers, and LAMB
+UPDATES = {"update": "update, compiled"}
+LARGEST_SHARES = {UNALIGNED: 0.7, UPDATED: 0.6}
+"""The changed parts are taken if they need at most this share of the time of the plain ones."""
+Run = Callable[[], Sequence[Tensor]]
 
 
 def measure_kernels(smoke: bool, ends_at: float) -> Findings:
@@ -37,65 +50,110 @@ def measure_kernels(smoke: bool, ends_at: float) -> Findings:
         case = load_published(name, smoke)
         parts = {
             "projections": project,
-            "projections, width rounded up to 8": project_wider,
-            "attention": attend,
+            WIDE["projections"]: partial(project, is_wide=True),
             "feed-forward": feed_forward,
-            "feed-forward, widths rounded up to 8": feed_forward_wider,
+            WIDE["feed-forward"]: partial(feed_forward, is_wide=True),
+            "attention": attend,
             "norm": normalize,
         }
+        seconds = {}
         for part, make in parts.items():
-            yield try_in_time(ends_at, {"config": name, "part": part}, time_part, make, case)
+            found = try_in_time(ends_at, {"config": name, "part": part}, time_part, make, case)
+            yield found
+            if "seconds_forward" in found:
+                seconds[part] = found["seconds_forward"] + found["seconds_backward"]
+        if name == UNALIGNED:
+            yield from apply_rule(name, WIDE, seconds)
         about = {"config": name, "part": "loss"}
         yield try_in_time(ends_at, about, time_loss, case)
+    yield from measure_update(load_published(UPDATED, smoke), ends_at)
+
+
+def measure_update(case: Case, ends_at: float) -> Findings:
+    """Time an update of all weights by LAMB, plain and compiled."""
+    seconds = {}
+    for part in (*UPDATES, *UPDATES.values()):
+        about = {"config": UPDATED, "part": part}
+        compiles = part not in UPDATES
+        if compiles and DEVICE == "cpu":
+            yield about | NEEDS_GPU
+            continue
+        found = try_in_time(ends_at, about, time_update, case, compiles)
+        yield found
+        if "seconds_forward" in found:
+            seconds[part] = found["seconds_forward"]
+    yield from apply_rule(UPDATED, UPDATES, seconds)
+
+
+def time_update(case: Case, compiles: bool) -> dict[str, Any]:
+    # Here, because it imports Lightning.
+    from txl_lightning.training.lamb import Lamb
+
+    weights = list(make_network(case).parameters())
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer = Lamb(weights)
+    # Without moments, another update would be compiled.
+    optimizer.step()
+    if compiles:
+        optimizer.step_group = torch.compile(optimizer.step_group)
+    return {"seconds_forward": time_by_events(optimizer.step)}
 
 
 def draw_states(*shape: int) -> Tensor:
     return torch.randn(shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
 
 
-def make_linear(n_in: int, n_out: int) -> nn.Linear:
-    return nn.Linear(n_in, n_out, device=DEVICE, dtype=torch.bfloat16)
+@contextmanager
+def train_layer(module: nn.Module, is_wide: bool) -> Iterator[None]:
+    """Compute a part of a layer as training does: from float32 weights, which are cast together.
+
+    Wide maps cast their own weights.
+    """
+    casts = nullcontext() if is_wide else cast_together(module, torch.bfloat16)
+    with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=False), casts:
+        yield
 
 
-def round_up(width: int) -> int:
-    return width + -width % 8
+def make_part(kind: Callable[[Any], nn.Module], case: Case, is_wide: bool) -> nn.Module:
+    module = kind(case.config).to(DEVICE).train()
+    if is_wide:
+        wide.widen_maps(module)
+    return module
 
 
-def project(case: Case, widen: Callable[[int], int] = int) -> tuple[Run, list[Tensor]]:
+def project(case: Case, is_wide: bool = False) -> tuple[Run, list[Tensor]]:
     """Return the products for queries, for keys and values, and for the output."""
-    config = case.config
-    width = widen(config.d_model)
-    inner = widen(config.n_head * config.head_width)
-    h_BLD = draw_states(case.rows, case.tgt_len, width)
-    context_BSD = draw_states(case.rows, case.mem_len + case.tgt_len, width)
-    maps = [make_linear(width, inner), make_linear(width, 2 * inner), make_linear(inner, width)]
+    attention = make_part(RelativeAttention, case, is_wide)
+    h_BLD = draw_states(case.rows, case.tgt_len, case.config.d_model)
+    memory_BMD = torch.randn(case.rows, case.mem_len, case.config.d_model, device=DEVICE)
+    memory_BMD = memory_BMD.to(torch.bfloat16)
 
-    def run() -> Tensor:
-        query, keys_values, output = maps
-        return output(query(h_BLD)).sum() + keys_values(context_BSD).sum()
+    def run() -> list[Tensor]:
+        with train_layer(attention, is_wide):
+            context_BXD = join(memory_BMD, h_BLD)
+            out_BLD = attention.o_net(attention.q_net(h_BLD))
+            return [out_BLD, attention.kv_net(context_BXD)]
 
-    return run, [h_BLD, context_BSD, *list_weights(maps)]
-
-
-def project_wider(case: Case) -> tuple[Run, list[Tensor]]:
-    return project(case, round_up)
+    return run, [h_BLD, *attention.parameters()]
 
 
 def attend(case: Case) -> tuple[Run, list[Tensor]]:
     inputs = make_inputs(case)
-    return attend_by_sdpa(inputs), [*inputs.leaves]
+    attend_all = attend_by_sdpa(inputs)
+    return lambda: [attend_all()], [*inputs.leaves]
 
 
-def feed_forward(case: Case, widen: Callable[[int], int] = int) -> tuple[Run, list[Tensor]]:
-    width = widen(case.config.d_model)
-    inner = widen(case.config.inner_width)
-    h_BLD = draw_states(case.rows, case.tgt_len, width)
-    maps = [make_linear(width, inner), make_linear(inner, width)]
-    return lambda: maps[1](maps[0](h_BLD).relu()), [h_BLD, *list_weights(maps)]
+def feed_forward(case: Case, is_wide: bool = False) -> tuple[Run, list[Tensor]]:
+    """Return the feed-forward part with its dropout, residual sum and norm."""
+    part = make_part(FeedForward, case, is_wide)
+    h_BLD = draw_states(case.rows, case.tgt_len, case.config.d_model)
 
+    def run() -> list[Tensor]:
+        with train_layer(part, is_wide):
+            return [part(h_BLD)]
 
-def feed_forward_wider(case: Case) -> tuple[Run, list[Tensor]]:
-    return feed_forward(case, round_up)
+    return run, [h_BLD, *part.parameters()]
 
 
 def normalize(case: Case) -> tuple[Run, list[Tensor]]:
@@ -104,17 +162,27 @@ def normalize(case: Case) -> tuple[Run, list[Tensor]]:
     both = [draw_states(*shape), draw_states(*shape)]
     norm = nn.LayerNorm(shape[-1], device=DEVICE, dtype=torch.bfloat16)
     drop = nn.Dropout(case.config.dropout)
-    return lambda: norm(both[0] + drop(both[1])), [*both, *norm.parameters()]
+    return lambda: [norm(both[0] + drop(both[1]))], [*both, *norm.parameters()]
 
 
-def list_weights(maps: Sequence[nn.Linear]) -> list[Tensor]:
-    return [weight for each in maps for weight in each.parameters()]
+def apply_rule(config: str, changed: dict[str, str], seconds: dict[str, float]) -> Findings:
+    """Yield the share that changed parts take of the time of plain ones, and what follows."""
+    if not {*changed, *changed.values()} <= {*seconds}:
+        return
+    share = sum(seconds[part] for part in changed.values()) / sum(seconds[part] for part in changed)
+    yield {
+        "config": config,
+        "changed": list(changed.values()),
+        "share of the time of plain ones": round(share, 3),
+        "rule": f"taken if at most {LARGEST_SHARES[config]}",
+        "fulfilled": share <= LARGEST_SHARES[config],
+    }
 
 
 def time_part(make: Callable[[Case], tuple[Run, list[Tensor]]], case: Case) -> dict[str, Any]:
     """Return seconds of the forward pass, and of the backward pass, of one layer."""
     run, leaves = make(case)
-    d_out = torch.ones_like(run())
+    d_out = [torch.ones_like(each) for each in run()]
     forward = time_captured(run)
     both = time_captured(lambda: torch.autograd.grad(run(), leaves, d_out))
     return {"seconds_forward": forward, "seconds_backward": both - forward}

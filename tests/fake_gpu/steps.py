@@ -6,7 +6,8 @@
 Tensors are fake: they have shape, precision and device, but no values. What needs a value, and so
 would wait for a GPU, raises. Prints a line of JSON for each configuration that fails, and at last
 the number of all. With --count, prints a line for each of two published networks under bf16
-autocast, and lines for a token of enwik8_base, without and with a ring.
+autocast, lines for a token of enwik8_base, without and with a ring, and one for an update of
+NVIDIA's wt103_base.
 """
 
 import json
@@ -114,6 +115,9 @@ class Counter(TorchDispatchMode):
             self.operators += 1
             # These write their first argument, and return it, without reading it.
             parts = (args, kwargs) if name in ("copy_", "fill_") else (args, kwargs, out)
+            if name.startswith("_foreach_") and name.endswith("_") and name != "_foreach_copy_":
+                # What they write, too.
+                parts = (*parts, args[0])
             tensors = [each for each in tree_leaves(parts) if isinstance(each, torch.Tensor)]
             self.bytes += sum(each.numel() * each.element_size() for each in tensors)
         return out
@@ -149,6 +153,31 @@ def count_token(has_ring: bool) -> int:
     run = yaml.safe_load((PAPER / "enwik8_base.yaml").read_text())
     config = TransformerXLConfig(**run["model"]["net"] | {"n_token": 256})
     return read_tokens(config, torch.bfloat16, has_ring, n_row=1)
+
+
+def count_update() -> dict[str, Any]:
+    """Count the operators of an update of NVIDIA's wt103_base by LAMB; most are of many weights."""
+    # Here, because it imports Lightning.
+    from txl_lightning.training.optimizers import OptimConfig, make_optimizer
+
+    run = yaml.safe_load((PAPER.parent / "nvidia" / "wt103_base.yaml").read_text())["model"]
+    config = TransformerXLConfig(**run["net"] | {"n_token": 267_735})
+    counter, mode = Counter(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.device("cuda:0"):
+        net = TransformerXL(config)
+        weights = list(net.parameters())
+        for weight in weights:
+            weight.grad = torch.empty_like(weight)
+        optimizer = make_optimizer(OptimConfig(**run["optim"]), net)
+        optimizer.step()
+        with counter:
+            optimizer.step()
+    counts = {"weights": len(weights), "numbers": sum(weight.numel() for weight in weights)}
+    return (
+        {"name": "lamb", "operators": counter.operators}
+        | counts
+        | {"gigabytes": counter.bytes / 1e9}
+    )
 
 
 def take_steps(config: TransformerXLConfig, weights: torch.dtype, amp: torch.dtype | None) -> None:
@@ -274,6 +303,7 @@ def main() -> None:
             print(json.dumps(count_operators(name, n_token)))
         for has_ring in (False, True):
             print(json.dumps({"name": "a token", "operators": count_token(has_ring)}))
+        print(json.dumps(count_update()))
         return
     count = 0
     for name, precision in PRECISIONS.items():

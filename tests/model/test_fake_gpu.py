@@ -52,10 +52,11 @@ def test_a_bf16_step_of_a_published_network_starts_few_operators_on_a_gpu(run_on
     Memory and segment are joined again in the backward pass, for second derivatives: 12 operators.
     Of wt103_base, 57 give tables aligned rows, and the logits' gradients their place.
     """
-    base, words, token, in_ring = map(json.loads, run_on_fake_gpu("--count"))
+    base, words, token, in_ring, lamb = map(json.loads, run_on_fake_gpu("--count"))
     assert (base["operators"] <= 752, base["gigabytes"] < 57.2) == (True, True), base
     assert (words["operators"] <= 1240, words["gigabytes"] < 64.8) == (True, True), words
     assert (token["operators"] <= 231, in_ring["operators"] <= 258) == (True, True), in_ring
+    assert (lamb["operators"] <= 38, lamb["gigabytes"] < 17.7) == (True, True), lamb
 
 
 def test_sdpa_on_cuda_asks_neither_cudnn_nor_flash():
