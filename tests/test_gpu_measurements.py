@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
 from experiments.gpu import check, ids, kernels, minutes, operations, peers, speed
@@ -107,10 +108,17 @@ def test_each_part_of_each_network_has_a_time_at_tiny_sizes(measure):
         assert forward > 0
 
 
+def update_with_other_rates(update):
+    for lr in (0.1, 0.2, 0.3, 0.4):
+        update.__self__.param_groups[0]["lr"] = lr
+        update()
+
+
 def test_a_compiled_update_by_lamb_is_the_plain_one(monkeypatch):
-    """By a backend that runs what it is given."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(kernels, "time_by_events", lambda update: [update() for _ in range(3)])
+    """By a backend that runs what it is given; one more graph is of any learning rate."""
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    monkeypatch.setattr(kernels, "time_by_events", update_with_other_rates)
     nets = []
     for compiles in (False, True):
         torch.manual_seed(1)
@@ -119,6 +127,7 @@ def test_a_compiled_update_by_lamb_is_the_plain_one(monkeypatch):
         kernels.time_update(CASE, compiles)
     for ours, theirs in zip(*(net.parameters() for net in nets), strict=True):
         assert torch.equal(ours, theirs)
+    assert counter.frame_count == 2
     torch._dynamo.reset()
 
 
