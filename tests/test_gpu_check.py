@@ -274,7 +274,13 @@ def test_the_check_and_its_tests_need_no_package_of_the_command_line_or_of_dashb
 
 
 @pytest.mark.parametrize(
-    "measure", [speed.measure_speed, speed.measure_inference, trainer.train_in_each_way]
+    "measure",
+    [
+        speed.measure_speed,
+        speed.measure_inference,
+        trainer.train_in_each_way,
+        trainer.train_others,
+    ],
 )
 def test_each_network_has_a_speed_at_tiny_sizes(measure):
     with mock.patch.dict(os.environ):  # Lightning leaves the variables of fsdp2.

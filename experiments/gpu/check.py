@@ -36,6 +36,7 @@ PARTS = {
     "tests": ("parts.run_gpu_tests", 90),
     "golden": ("parts.compare_golden", 40),
     "inference": ("speed.measure_inference", 50),
+    "others": ("trainer.train_others", 160),
     "peers": ("peers.measure_peers", 220),
     "minutes": ("minutes.train_equal_time", 420),
     "layers": ("kernels.measure_kernels", 120),
@@ -46,8 +47,9 @@ PARTS = {
     "tiles": ("attention.measure_tiles", 200),
 }
 """Functions that yield findings, as MODULE.NAME, and the seconds that each may take."""
-ON_REQUEST = ("peers", "minutes", "layers", "profile", "flash", "attention", "network", "tiles")
-"""Only where --only names them: other code, what takes the time, candidates for attention."""
+ON_REQUEST = ("others", "peers", "minutes", "layers", "profile")
+"""Only where --only names them: larger networks, other code, what takes the time."""
+ON_REQUEST += ("flash", "attention", "network", "tiles")  # candidates for attention
 EXIT_CODES = {"all right": 0, "not all right": 1, "incomplete": 2}
 
 

@@ -350,11 +350,16 @@ def test_what_graphs_cannot_have_is_refused_before_training(
         trainer.fit(model, datamodule=make_data(**data))
 
 
-def test_several_devices_are_refused_with_graphs(make_model, make_trainer, graphs):
+@pytest.mark.parametrize(
+    ("strategy", "n_device", "name"), [("ddp", 2, "DDPStrategy"), ("fsdp2", 1, "FSDP2Strategy")]
+)
+def test_other_strategies_than_one_device_are_refused_with_graphs(
+    make_model, make_trainer, graphs, strategy, n_device, name
+):
     model = make_model(settings={"cuda_graph": True})
     # A call of fit would start this program again for the second one.
-    model.trainer = make_trainer(strategy="ddp", devices=2)
-    with pytest.raises(ValueError, match=r"expected false with several devices or DDPStrategy$"):
+    model.trainer = make_trainer(strategy=strategy, devices=n_device)
+    with pytest.raises(ValueError, match=f"expected false with several devices or {name}$"):
         capture_training(model)
 
 
