@@ -91,6 +91,14 @@ def test_each_product_of_wide_maps_has_aligned_rows(kind, compute):
     assert not any(n % 8 for n in sizes[1])
 
 
+def test_inner_units_stay_wide_between_two_maps():
+    _, widened = make_maps(FeedForward)
+    seen = []
+    widened.net[1].register_forward_hook(lambda *inputs: seen.append(inputs[-1].size(-1)))
+    differentiate(widened, feed_forward, torch.bfloat16)
+    assert seen == [24]
+
+
 @pytest.mark.parametrize("missing", [None, "projections, wide", "feed-forward"])
 def test_the_rule_for_widths_compares_all_maps_or_says_nothing(missing):
     seconds = {"projections": 2.0, "feed-forward": 4.0, "attention": 9.0}
