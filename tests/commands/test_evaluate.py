@@ -84,7 +84,7 @@ def test_a_text_read_by_graphs_has_the_nats_of_one_read_as_usual(measure, monkey
     monkeypatch.setattr(inputs, "pack_weights", lambda model, _: model)
     expected = measure(*LENGTHS)
     with imitate_graphs(monkeypatch, captured) as graphs:
-        record = measure(*LENGTHS, "--cuda_graph=true", "--per_document=documents.jsonl")
+        record = measure(*LENGTHS, "--cuda_graph=true")
     assert record["nats"] == pytest.approx(expected["nats"], rel=1e-5)
     assert (record["cuda_graph"], expected["cuda_graph"]) == (True, False)
     # The last one of 19 segments is shorter.

@@ -16,6 +16,7 @@ from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, make_window_lengths
 from txl_lightning.evaluation.scoring import score_text
 from txl_lightning.model import EvalLengths, captured
+from txl_lightning.model.graph import CudaGraph
 from txl_lightning.model.reading import Reader, score_answers, score_segment
 
 
@@ -301,3 +302,13 @@ def test_graphs_of_evaluation_are_refused_without_a_gpu(make_net):
     message = "^cuda_graph: invalid true; expected false on a device of type cpu$"
     with pytest.raises(ValueError, match=message):
         measure_by_graphs(make_net())
+
+
+def test_graphs_are_refused_on_a_gpu_that_is_not_the_current_one(monkeypatch):
+    """A capture would record none of its operations, and a replay would compute nothing."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    for name in ("cuda", "cuda:1"):
+        CudaGraph.require_device(torch.device(name), "cuda_graph")
+    message = "^cuda_graph: invalid true; expected false on cuda:0, not torch's current device$"
+    with pytest.raises(ValueError, match=message):
+        CudaGraph.require_device(torch.device("cuda:0"), "cuda_graph")

@@ -9,6 +9,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from txl_lightning.model.graph import CudaGraph
+
 READS = {
     "item", "tolist", "numpy", "cpu", "nonzero", "equal",
     "__bool__", "__float__", "__int__", "__index__",
@@ -54,7 +56,7 @@ def find_places(tree):
     return {each.untyped_storage().data_ptr() for each in list_tensors(tree)}
 
 
-class RecordedGraph:
+class RecordedGraph(CudaGraph):
     """Imitates CudaGraph: no Python runs in a replay, and every tensor stays in its place.
 
     A graph of a pool may use again what an earlier one has left there: after it, only outputs have

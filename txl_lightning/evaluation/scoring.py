@@ -69,7 +69,7 @@ def check_graph(net: Network, protocol: Protocol) -> None:
         # Casts of weights that it keeps would be freed before the graph reads them.
         "autocast": torch.is_autocast_enabled(device),
     }
-    require_capturable(net, device, "cuda_graph", conflicts)
+    require_capturable(net, find_device(net), "cuda_graph", conflicts)
 
 
 @torch.inference_mode()
@@ -136,8 +136,8 @@ def stream_nats(
         cuda_graph: compute each segment as one CUDA graph; it has not run on a GPU yet.
 
     Raises:
-        ValueError: an invalid length or id, or fewer than two tokens for each row; or cuda_graph,
-            and there is no GPU, or an adaptation, or the network has hooks or parts of your own.
+        ValueError: an invalid length or id, or fewer than two tokens for each row; or cuda_graph
+            without a GPU, with an adaptation or autocast, or with parts of your own in the network.
     """
     model = find_network(model)
     lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}

@@ -25,14 +25,16 @@ from .reading import Reader
 from .transformer_xl import TransformerXL
 
 
-def require_capturable(net: Network, device: str, key: str, conflicts: Mapping[str, Any]) -> None:
+def require_capturable(
+    net: Network, device: torch.device, key: str, conflicts: Mapping[str, Any]
+) -> None:
     """Refuse the setting of a key where graphs could not compute what a network does.
 
     Args:
-        device: type of the network's device, then.
+        device: the network's device, then.
         conflicts: what is in conflict with graphs, and whether it is there.
     """
-    require(device == CudaGraph.device, key, "true", f"false on a device of type {device}")
+    CudaGraph.require_device(device, key)
     require_transformer_xl(net, key, "true")
     # A replay calls no Python, so a hook would run once, and a branch on values never again.
     is_plain = net.reads_states and not any(map(has_hooks, net.modules()))

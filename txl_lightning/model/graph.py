@@ -5,11 +5,21 @@ from typing import Any
 
 import torch
 
+from ..errors import require
+
 
 class CudaGraph:
     """Operations on a GPU, captured once; `outputs` are the same tensors after each replay."""
 
     device = "cuda"
+
+    @classmethod
+    def require_device(cls, device: torch.device, key: str) -> None:
+        """Refuse the setting of a key for a network on a device that a capture does not record."""
+        require(device.type == cls.device, key, "true", f"false on a device of type {device.type}")
+        # Operations on another one would be computed, but not recorded.
+        is_current = device.index is None or device.index == torch.cuda.current_device()
+        require(is_current, key, "true", f"false on {device}, not torch's current device")
 
     def __init__(self, compute: Callable[[], Sequence[Any]], pool: Any = None) -> None:
         self.graph = torch.cuda.CUDAGraph()

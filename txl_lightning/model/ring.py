@@ -232,8 +232,7 @@ class CapturedDecoder(Decoder):
 
     def __init__(self, net: Network, adaptation: Adaptation) -> None:
         super().__init__(net, adaptation)
-        device = find_device(self.net).type
-        require(device == CudaGraph.device, KEY, "true", f"false on a device of type {device}")
+        CudaGraph.require_device(find_device(self.net), KEY)
         # A replay calls no Python, so a hook would run once.
         self.has_ring = self.has_states and has_ring(self.net)
         is_plain = self.has_ring and not any(map(has_hooks, self.net.modules()))

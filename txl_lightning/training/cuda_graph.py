@@ -48,7 +48,7 @@ def capture_training(module: Any) -> CapturedNetwork:
         "data.segments varlen": data and data.segments == "varlen",
         f"several devices or {name}": not isinstance(strategy, SingleDeviceStrategy),
     }
-    require_capturable(module.net, strategy.root_device.type, KEY, conflicts)
+    require_capturable(module.net, strategy.root_device, KEY, conflicts)
     return CapturedNetwork(module.net, CapturedSegment)
 
 
