@@ -1,11 +1,13 @@
 """The check of a GPU finds kernels that are wrong, and keeps what it has found."""
 
+import gc
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +25,8 @@ from experiments.speed.contestants import has
 from tests.helpers.late_device import imitate_graphs
 from tests.helpers.waiting import wait_until
 from txl_lightning import TransformerXL
-from txl_lightning.model import captured, ring
+from txl_lightning.evaluation.protocols import PROTOCOLS
+from txl_lightning.model import EvalLengths, captured, ring
 from txl_lightning.model.kernels import KERNELS, per_head, reference, sdpa
 from txl_lightning.training import cuda_graph
 
@@ -289,6 +292,39 @@ def test_each_network_has_a_speed_at_tiny_sizes(measure):
     for each in found:
         assert each["right"], each
         assert each["tokens_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_a_peak_of_memory_is_of_one_training(monkeypatch):
+    """What the training before has left is freed first."""
+    models = []
+    alive = []
+
+    class Watched(trainer.Clock):
+        def on_train_start(self, running, model):
+            alive.append([each() is not None for each in models])
+            models.append(weakref.ref(model))
+            super().on_train_start(running, model)
+
+    monkeypatch.setattr(trainer, "Clock", Watched)
+    gc.disable()
+    try:
+        for _ in range(3):
+            trainer.time_training(speed.BASE, smoke=True)
+    finally:
+        gc.enable()
+    assert alive == [[], [False], [False, False]]
+
+
+def test_evaluation_as_published_has_the_lengths_of_the_paper(monkeypatch):
+    for name in ("time_reading", "time_generation"):
+        monkeypatch.setattr(speed, name, lambda case, *_: {"case": case})
+    found = {each["task"]: each for each in speed.measure_inference(False, math.inf)}
+    case = found["evaluation as published"]["case"]
+    protocol = PROTOCOLS["paper-enwik8-base"]
+    assert (case.rows, case.tgt_len) == (protocol.batch_size, protocol.tgt_len)
+    used = case.config.mem_len, case.config.clamp_len, case.config.same_length
+    assert EvalLengths(*used) == protocol.lengths
 
 
 def test_steps_by_graphs_have_the_losses_of_plain_steps(monkeypatch):

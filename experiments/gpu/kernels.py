@@ -1,8 +1,9 @@
 """What does each part of a network take on a GPU, and which kernels? Parts of check.py.
 
-Each part of a layer, and the loss, is timed by events on the GPU, forward and backward apart. All
-but the loss are captured as CUDA graphs, so that no time is the host's; an adaptive softmax reads
-targets on the host, which no graph can. So is an update by LAMB, plain and compiled.
+Each part of a layer, and the loss, is timed by events on the GPU, forward and backward apart. Parts
+of a layer are captured as CUDA graphs, so that no time is the host's. An adaptive softmax reads
+targets on the host, which no graph can. So the loss is launched before the GPU begins, and so is an
+update by LAMB, plain and compiled.
 
 B rows   L tokens in the segment   M in memory   D width
 """

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from experiments.gpu import ids, operations
 from experiments.gpu.correctness import Attend
 from experiments.gpu.parts import DEVICE, ROOT, Findings, try_in_time
-from experiments.speed.cases import Case
+from experiments.speed.cases import SAME_LENGTH, Case
 from txl_lightning import Adaptation, TransformerXL
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.model.captured import CapturedReader
@@ -42,11 +42,16 @@ DECODERS = {"plain": Decoder, "graphs": CapturedDecoder}
 INFERENCE = {
     "evaluation": {"rows": 10, "tgt_len": 128},
     # By graphs, keys and values of the memory are computed again for each segment.
-    "evaluation as published": {"rows": 10, "tgt_len": 80, "mem_len": 2100},
+    "evaluation as published": {
+        "rows": 10,
+        "tgt_len": 80,
+        "mem_len": 2100,
+        "sizes": SAME_LENGTH | {"clamp_len": 820},
+    },
     "decoding": {"rows": 1, "tgt_len": 1},
     "generate": {"rows": 1, "tgt_len": 1},
 }
-"""Sizes of each task."""
+"""Sizes of each task; its `sizes` are added to those of the network."""
 
 
 def load_published(name: str, smoke: bool) -> Case:
@@ -215,7 +220,9 @@ def time_steps(step: Callable[[], Tensor], case: Case, seconds: float) -> dict[s
 def measure_inference(smoke: bool, ends_at: float) -> Findings:
     """Measure evaluation, decoding and generation of enwik8_base in bfloat16."""
     for task, sizes in INFERENCE.items():
-        case = replace(load_published(BASE, smoke), **sizes, trains=False)
+        case = load_published(BASE, smoke)
+        net_sizes = case.sizes | sizes.get("sizes", {})
+        case = replace(case, **sizes | {"sizes": net_sizes}, trains=False)
         measure = time_generation if task == "generate" else time_reading
         for way in READERS:
             # A CPU has no graphs.

@@ -3,6 +3,7 @@
 Parts of check.py: each yields its findings, and begins nothing after `ends_at`.
 """
 
+import gc
 import math
 import tempfile
 import time
@@ -97,6 +98,8 @@ def time_training(
         optim = OptimConfig(OPTIMIZERS.get(config, "adamw"), lr=1e-5, schedule="constant")
         model = LanguageModel(case.config, optim, compile=compile, cuda_graph=cuda_graph)
         trainer = make_trainer(Path(folder), steps, callbacks=[clock], **settings)
+        # A trainer and its model refer to each other, so that the last ones may still be there.
+        gc.collect()
         if DEVICE == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
