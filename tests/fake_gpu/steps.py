@@ -162,7 +162,8 @@ def count_update() -> dict[str, Any]:
 
     run = yaml.safe_load((PAPER.parent / "nvidia" / "wt103_base.yaml").read_text())["model"]
     config = TransformerXLConfig(**run["net"] | {"n_token": 267_735})
-    counter, mode = Counter(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    counter = Counter()
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.device("cuda:0"):
         net = TransformerXL(config)
         weights = list(net.parameters())
