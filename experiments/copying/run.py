@@ -12,14 +12,11 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from experiments import common
+from experiments.copying import training
+from experiments.copying.rows import MEMORY, ROWS, TIMES
 from experiments.how_far_back.passages import score_copies
-from experiments.the_paper import training
-from experiments.the_paper.rows import ALONE, MEMORY, TIMES, Row
 from txl_lightning.imports import allow_imports
 
-LONG = Row("none, segments of 128", False, segment=256)
-ROWS = {"memory": MEMORY, "alone": ALONE, "long": LONG}
-"""All have equal numbers of updates; "long" has twice the training tokens of the others."""
 SEEDS = tuple(range(21, 31))
 RATE = 6e-3
 GAP = 64
@@ -53,7 +50,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text, and the nats saved on copies at each validation."""
     row = ROWS[kind]
     sizes = training.pick_sizes(args)
-    options = training.fit_options(row, sizes, seed, 4 * TIMES * row.segment / MEMORY.segment)
+    options = training.fit_options(row, sizes, seed, TIMES * row.segment / MEMORY.segment)
     options |= training.text_options(sizes)
     options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
     options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from experiments.the_paper.rows import ALONE, FAST, MEMORY, Sizes
-from experiments.the_paper.training import fit_options, text_options
+from experiments.copying.rows import ALONE, FAST, MEMORY, Sizes
+from experiments.copying.training import fit_options, text_options
 from txl_lightning import TransformerXL, stream_nats
 
 SIZES = Sizes(vocab="bytes", n_token=256, steps=1500)

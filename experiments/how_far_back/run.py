@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from experiments import common
+from experiments.copying.rows import FAST, Row, Sizes
+from experiments.copying.training import fit_options
 from experiments.how_far_back import passages
 from experiments.how_far_back.pairs import find_distances, write_pairs
-from experiments.the_paper.rows import FAST, Row, Sizes
-from experiments.the_paper.training import fit_options
 from txl_lightning import TransformerXL
 from txl_lightning.data.stream import Stream
 from txl_lightning.model.reading import Reader, score_answers

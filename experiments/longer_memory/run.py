@@ -14,10 +14,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from experiments import common
+from experiments.copying import training
+from experiments.copying.rows import MEMORY, TIMES, Sizes
 from experiments.copying.run import METRIC, RATE, VALIDATIONS
 from experiments.longer_memory.kinds import AFTER, FARTHEST, KINDS, LENGTHS, SEGMENT
-from experiments.the_paper import training
-from experiments.the_paper.rows import MEMORY, TIMES, Sizes
 from txl_lightning import TransformerXL
 from txl_lightning.analysis.attention_distance import HeadSums, sum_attention, summarize_heads
 from txl_lightning.data.stream import Stream
@@ -76,7 +76,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
 
 def train(args: Namespace, kind: str, seed: int, sizes: Sizes) -> common.TrainedRun:
     how = KINDS[kind]
-    options = training.fit_options(MEMORY, sizes, seed, 4 * TIMES)
+    options = training.fit_options(MEMORY, sizes, seed, TIMES)
     options |= training.text_options(sizes) | how.options
     options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
     options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}

@@ -5,20 +5,15 @@ and by attention length.
 """
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments import common
-from experiments.the_paper.rows import FAST, KINDS, TIMES, Row, Sizes
+from experiments.copying.rows import FAST, Row, Sizes
 from txl_lightning import TransformerXL
 from txl_lightning.data.store import Store
-from txl_lightning.files import write_text
 
-FIRST_RATE = 3e-3
-"""The first that is tried for each row."""
-TUNING_SEED = 0
 STRIDE = 8  # tokens by which the window of a model without memory moves
 PIECES = 64  # number of scored pieces of a text
 TOLERANCE = 1.001
@@ -29,48 +24,9 @@ def pick_sizes(args: Namespace) -> Sizes:
     return FAST if args.fast else Sizes()
 
 
-def train_kind(args: Namespace, kind: str, seed: int, rate: float) -> common.TrainedRun:
-    """Return the run of a kind; shuffled lines have the vocabulary of the text in order."""
-    how = KINDS[kind]
-    text = text_options(pick_sizes(args))
-    if how.is_shuffled:
-        # Any run of the text in order.
-        ordered = train_at_rate(args, how.row, FIRST_RATE)
-        del text["data.corpus"]
-        text["data.path"] = shuffle_lines(ordered, args.runs / "lines")
-        text["data.vocab"] = str(ordered.folder / "vocab.json")
-    return train_row(args, f"{kind} {seed}", how.row, seed, rate, text)
-
-
-def train_at_rate(args: Namespace, row: Row, rate: float) -> common.TrainedRun:
-    """Train a row as long as its runs that count, to choose its rate."""
-    text = text_options(pick_sizes(args))
-    name = f"rate {row.name} {rate:g}"
-    return train_row(args, name, row, TUNING_SEED, rate, text)
-
-
-def train_row(
-    args: Namespace, name: str, row: Row, seed: int, rate: float, text: common.Options
-) -> common.TrainedRun:
-    options = text | fit_options(row, pick_sizes(args), seed, TIMES) | {"model.optim.lr": rate}
-    return common.train(args, name, seed, options)
-
-
 def text_options(sizes: Sizes) -> dict[str, Any]:
     subwords = {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
     return {"data.corpus": "python_source", "data.vocab": sizes.vocab} | subwords
-
-
-def shuffle_lines(run: common.TrainedRun, folder: Path) -> list[str]:
-    """Write each split of a run's text with its lines shuffled, and return the three files."""
-    paths = [folder / f"{split}.txt" for split in ("train", "val", "test")]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in paths:
-        if not path.is_file():
-            lines = run.store.vocab.decode(run.store.ids(path.stem).tolist()).splitlines(True)
-            order = np.random.default_rng(0).permutation(len(lines))
-            write_text("".join(lines[at] for at in order), path)
-    return [str(path) for path in paths]
 
 
 def fit_options(row: Row, sizes: Sizes, seed: int, times: float = 1) -> dict[str, Any]:

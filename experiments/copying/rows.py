@@ -1,4 +1,4 @@
-"""Rows of the paper's Tables 6 and 7, with the sizes of a laptop; figures need no more."""
+"""Networks of the paper's Table 6, with the sizes of a laptop; figures need no more."""
 
 from dataclasses import dataclass
 
@@ -29,34 +29,18 @@ FAST = Sizes(
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: recurrence of one network."""
+    """A network of the paper's Table 6: with recurrence or none."""
 
     name: str
     recurrence: bool
-    published: tuple[float, ...] = ()
-    """Perplexity with the attention length of training, and the best one."""
     segment: int = 128
     """The paper's segment length."""
 
 
-MEMORY = Row("recurrence", True, (27.02, 26.77))
-ALONE = Row("none", False, (29.59, 29.02))
-TIMES = 4
-"""Training tokens, as a multiple of those of Sizes.steps."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A row and its text."""
-
-    row: Row
-    is_shuffled: bool = False
-    """The lines of the text are in random order."""
-
-
-KINDS = {
-    "memory": Kind(MEMORY),
-    "alone": Kind(ALONE),
-    "shuffled memory": Kind(MEMORY, is_shuffled=True),
-    "shuffled alone": Kind(ALONE, is_shuffled=True),
-}
+MEMORY = Row("recurrence", True)
+ALONE = Row("none", False)
+LONG = Row("none, segments of 128", False, segment=256)
+ROWS = {"memory": MEMORY, "alone": ALONE, "long": LONG}
+"""All have equal numbers of updates; "long" has twice the training tokens of the others."""
+TIMES = 16
+"""Updates of "memory" and "alone", as a multiple of Sizes.steps."""
