@@ -6,9 +6,9 @@ import torch
 from lightning import Trainer
 from lightning.pytorch import Callback
 
+from experiments.copying.rows import Sizes
 from experiments.longer_memory import figures, run
 from experiments.longer_memory.kinds import AFTER, BEFORE, FARTHEST, KINDS, LENGTHS, SEGMENT
-from experiments.the_paper.rows import Sizes
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
 
 PIECES = Sizes(memory_lens=(AFTER,))

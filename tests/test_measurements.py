@@ -21,6 +21,8 @@ from experiments import common, compressors, pace
 from experiments.adaptation import run as adaptation
 from experiments.copying import figures as copying_figures
 from experiments.copying import run as copying
+from experiments.copying import training
+from experiments.copying.rows import ALONE, FAST, MEMORY
 from experiments.depth import run as depth
 from experiments.fragmentation import run as fragmentation
 from experiments.gpu import operations
@@ -32,9 +34,6 @@ from experiments.speed.cases import Case
 from experiments.stop_gradient import figures
 from experiments.stop_gradient import run as stop_gradient
 from experiments.stop_gradient.arms import ARMS, EQUALIZED, REFERENCE, SPAN, TOKENS, Arm
-from experiments.the_paper import run as the_paper
-from experiments.the_paper import training
-from experiments.the_paper.rows import ALONE, FAST, MEMORY
 from experiments.words import lstm
 from experiments.words import run as words
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
@@ -113,7 +112,6 @@ def args(monkeypatch, finished, tmp_path):
 @pytest.mark.parametrize(
     ("measure", "values", "of_data"),
     [
-        (the_paper.measure, lambda seed: ("memory", seed), True),
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
         (how_far_back.measure, lambda seed: ("values 32", seed), True),
         (how_far_back.measure, lambda seed: ("passages memory", seed), False),
@@ -388,7 +386,6 @@ def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, precisi
     ("experiment", "values"),
     [
         (words, ("xl adamw", "adamw", 2.0)),
-        (the_paper, (MEMORY,)),
         (depth, ("4",)),
         (stop_gradient, ("python_source", "memory 8x128")),
     ],

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from experiments import common
+from experiments.copying import figures as copying_figures
+from experiments.copying import training
+from experiments.copying.rows import ALONE, FAST, MEMORY
 from experiments.how_far_back import figures as back_figures
 from experiments.how_far_back import passages
 from experiments.novels import figures as novels_figures
 from experiments.novels import run as novels
-from experiments.the_paper import figures as paper_figures
-from experiments.the_paper import run as the_paper
-from experiments.the_paper import training
-from experiments.the_paper.rows import ALONE, FAST, MEMORY
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
 from txl_lightning import OptimConfig
 from txl_lightning.files import load_yaml
@@ -136,23 +135,6 @@ def test_a_row_is_read_in_segments_as_it_was_trained(make_net, row):
     assert found == pytest.approx(np.exp(mean_nats_of_pieces(net, ids, 32, seen)), rel=1e-9)
 
 
-def test_a_rate_is_tuned_with_another_seed_in_as_many_updates_as_count(monkeypatch):
-    fits = []
-
-    def train(args, name, seed, options):
-        fits.append(options | {"seed": seed})
-        raise InterruptedError
-
-    monkeypatch.setattr(common, "train", train)
-    args = Namespace(fast=False)
-    with pytest.raises(InterruptedError):
-        the_paper.choose_rate(args, MEMORY)
-    with pytest.raises(InterruptedError):
-        training.train_kind(args, "memory", 11, 3e-3)
-    assert fits[0]["trainer.max_steps"] == fits[1]["trainer.max_steps"]
-    assert [each["seed"] for each in fits] == [training.TUNING_SEED, 11]
-
-
 def test_effects_of_recurrence_are_percent_less_perplexity_by_seed():
     perplexities = {"memory": (45.0, 40.0), "alone": (50.0, 50.0)}
     records = {
@@ -160,7 +142,7 @@ def test_effects_of_recurrence_are_percent_less_perplexity_by_seed():
         for kind, (segments, best) in perplexities.items()
         for seed in (11, 12)
     }
-    found = list_effects(paper_figures.list_contrasts(records))
+    found = list_effects(copying_figures.list_contrasts(records))
     assert found["recurrence against none (in segments)"] == [10.0, 10.0]
     assert found["recurrence against none (best length)"] == [20.0, 20.0]
 
@@ -178,19 +160,3 @@ def test_a_text_of_ones_own_has_no_recipe_in_experiments(tmp_path):
     assert {name: optim[name] for name in defaults if name != "betas"} == {
         name: value for name, value in defaults.items() if name != "betas"
     }
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "expected"),
-    [
-        # Of the paper's Tables 6 and 7.
-        ("memory", "recurrence", "27.02, 26.77"),
-        ("alone", "none", "29.59, 29.02"),
-        ("shuffled alone", "none on shuffled lines", "27.1"),
-    ],
-)
-def test_a_kind_stands_by_its_name_beside_the_papers_row(kind, name, expected):
-    record = {"kind": kind, "seed": 1, "rate": 1, "tokens": 1, "best": 9.0, "segments": 9.0}
-    [[_, row]] = paper_figures.list_tables({"a": record})
-    assert row[0] == name
-    assert expected in row

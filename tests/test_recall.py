@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.copying.rows import FAST
 from experiments.how_far_back import pairs
 from experiments.how_far_back import run as recall
-from experiments.the_paper.rows import FAST
 from tests.helpers.one_layer import count_seen, draw_text, predict
 
 
