@@ -227,6 +227,16 @@ def test_the_table_counts_known_segments_and_compares_means_of_all():
     assert effect == pytest.approx([100 * (3.65 - 1.45) / 4])
 
 
+def test_a_training_that_was_repeated_is_beside_the_first_one_and_in_no_other_table():
+    first = {"group": "S3", "arm": "LSTM, 1 layer", "kind": "S3 LSTM, 1 layer", "seed": 2}
+    first |= {"rate": 0.004, "limit": 64, "parameters": 9000, "accuracy": [1.0, 0.5]}
+    again = first | {"kind": "S3 LSTM, 1 layer, again", "accuracy": [0.9, 0.5]}
+    alone = figures.list_tables({"first": first})
+    both = figures.list_tables({"first": first, "again": again})
+    assert both[:-1] == alone
+    assert both[-1][1:] == [["S3: LSTM, 1 layer", "2", "75.0000", "70.0000", "-5.0000"]]
+
+
 def test_all_arms_read_as_many_tokens_in_an_update():
     sizes = Sizes()
     for arm in run.list_arms(sizes).values():

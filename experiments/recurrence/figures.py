@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import fmean
 
 from experiments import results
-from experiments.results import BySeed, Records
+from experiments.results import AGAIN, BySeed, Records
 from txl_lightning.analysis.contrasts import Contrast
 
 SHOWN = (1, 2, 4, 8, 16, 32, 64)
@@ -25,9 +25,13 @@ DRAWN = (
 )
 
 
+N_SHOWN = len(GROUPS) + 1
+"""Tables on the page."""
+
+
 def list_tables(records: Records) -> list[results.Rows]:
-    """Return a table for each group that has results, or an empty one."""
-    tables = [tabulate(records, group) for group in GROUPS]
+    """Return a table for each group that has results, or an empty one; then repeated trainings."""
+    tables = [*(tabulate(records, group) for group in GROUPS), list_repeats(records)]
     return [rows for rows in tables if len(rows) > 1] or tables[:1]
 
 
@@ -48,6 +52,16 @@ def tabulate(records: Records, group: str) -> results.Rows:
             cells.append(f"{fmean(values):.0f}" if values else "")
         rows.append([name, *cells])
     return rows
+
+
+def list_repeats(records: Records) -> results.Rows:
+    """Return a row for each training that was repeated: how many percent of all states are right."""
+    pairs = {
+        f"{group}: {name}": (average(records, group, name), average(records, group, name + AGAIN))
+        for group in GROUPS
+        for name in list_arms(records, group)
+    }
+    return results.list_repeats(pairs)
 
 
 def list_arms(records: Records, group: str) -> list[str]:
