@@ -55,7 +55,7 @@ def tabulate(records: Records, group: str) -> results.Rows:
 
 
 def list_repeats(records: Records) -> results.Rows:
-    """Return a row for each training that was repeated: the percent of its states that are right."""
+    """Return a row for each repeated training: the percent of all states that is right."""
     pairs = {
         f"{group}: {name}": (average(records, group, name), average(records, group, name + AGAIN))
         for group in GROUPS
