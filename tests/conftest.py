@@ -41,8 +41,12 @@ SMALL = [
     "--report.html=false", "--report.sample_len=0",
 ]  # fmt: skip
 
+# A user's folders and job are not those of tests.
+for name in list(os.environ):
+    if name in ("TXL_DATA", "TXL_DEBUG") or name.startswith(("WANDB_", "SLURM_")):
+        del os.environ[name]
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-os.environ.setdefault("WANDB_MODE", "offline")
+os.environ["WANDB_MODE"] = "offline"
 # Also for processes that a server forks: SIGABRT makes them print their stack.
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # The networks are too small for several threads, which would wait for busy cores.
