@@ -22,6 +22,10 @@ WAYS = {
 PAPER, CLAMPED, *OTHERS = WAYS
 
 
+N_SHOWN = 3
+"""Tables on the page."""
+
+
 def list_tables(records: Records) -> list[results.Rows]:
     """Return perplexities by length of memory, who breaks, and what predicts it."""
     return [list_perplexities(records), list_growths(records), list_predictors(records)]
