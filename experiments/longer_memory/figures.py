@@ -71,7 +71,7 @@ def list_predictors(records: Records) -> results.Rows:
             correlation = correlate_ranks(
                 *([by[seed] for seed in known] for by in (growths, values))
             )
-            each = ", ".join(f"{values[seed]:.3g}" for seed in known)
+            each = ", ".join(f"{values[seed]:.4g}" for seed in known)
             rows.append([name, f"{correlation:+.2f}", each])
     return rows
 
