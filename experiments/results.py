@@ -134,12 +134,12 @@ def plot_seeds(axes: Any, line: Mapping[Any, BySeed], **style: Any) -> None:
 
 
 def list_repeats(pairs: Mapping[str, tuple[BySeed, BySeed]]) -> Rows:
-    """Return a row for each training that was repeated: what it needed before, and again."""
+    """Return a row for each training that was repeated: its value before, and again."""
     rows = [["trained once more", "seed", "before", "again", "difference"]]
     for name, (before, again) in pairs.items():
-        for seed, bits in again.items():
-            difference = f"{bits - before[seed]:+.4f}"
-            rows.append([name, f"{seed}", f"{before[seed]:.4f}", f"{bits:.4f}", difference])
+        for seed, value in again.items():
+            difference = f"{value - before[seed]:+.4f}"
+            rows.append([name, f"{seed}", f"{before[seed]:.4f}", f"{value:.4f}", difference])
     return rows
 
 

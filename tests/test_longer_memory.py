@@ -90,7 +90,8 @@ def test_clamped_distances_change_only_what_lies_beyond_training(net, ids):
     pieces_PT = ids[: 4 * (AFTER + 96)].reshape(4, -1)
     plain = run.score_lengths(net, pieces_PT, PIECES, None)
     clamped = run.score_lengths(net, pieces_PT, PIECES, FARTHEST)
-    assert clamped[str(SEGMENT)] == pytest.approx(plain[str(SEGMENT)], rel=1e-6)
+    for length in (SEGMENT, BEFORE):
+        assert clamped[str(length)] == pytest.approx(plain[str(length)], rel=1e-6)
     assert clamped[str(AFTER)] != pytest.approx(plain[str(AFTER)], rel=1e-4)
 
 
@@ -131,11 +132,17 @@ def test_a_network_breaks_if_it_grows_by_more_than_5_percent_from_a_third_of_the
 
 def test_predictors_are_compared_by_rank_over_the_seeds_that_have_them():
     records = make_records(kept=(10.0, 10.4), late=(20.0, 21.1), broken=(10.0, 15.0))
-    [_, beyond, distance, step, _] = figures.list_predictors(records)
+    records |= make_records(a=(1, 1), b=(1, 1), c=(1, 1), later=(10.0, 12.0), latest=(10.0, 13.0))
+    for name in "abc":
+        del records[name]
+    for name, step in {"later": 9, "latest": 29}.items():
+        records[name]["curve"] = {"steps": [step], "val/saved_on_copy": [0.4]}
+    [_, beyond, distance, step] = figures.list_predictors(records)
     assert beyond[1] == "+1.00"
-    assert distance[1] == "-0.50"
-    # Only one of the networks learned to copy.
-    assert step[2] == "20"
+    # By growth, the ranks of distance are 5, 1, 4, 3, 2.
+    assert distance[1] == "-0.40"
+    # By growth, those of updates are 2, 1, 3.
+    assert step[1:] == ["+0.50", "never, 20, never, 10, 30"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +151,6 @@ def test_predictors_are_compared_by_rank_over_the_seeds_that_have_them():
         ([1, 2, 3, 4], 1),
         ([4, 3, 2, 1], -1),
         ([1, 3, 2, 4], 0.8),
-        ([5, 5, 5, 5], 0),
         ([1, 2, 2, 3], 0.9487),
     ],
 )

@@ -234,7 +234,9 @@ def test_a_training_that_was_repeated_is_beside_the_first_one_and_in_no_other_ta
     alone = figures.list_tables({"first": first})
     both = figures.list_tables({"first": first, "again": again})
     assert both[:-1] == alone
-    assert both[-1][1:] == [["S3: LSTM, 1 layer", "2", "75.0000", "70.0000", "-5.0000"]]
+    assert both[-1][1:] == [
+        ["S3: LSTM, 1 layer, % of the states", "2", "75.0000", "70.0000", "-5.0000"]
+    ]
 
 
 def test_all_arms_read_as_many_tokens_in_an_update():

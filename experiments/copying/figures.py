@@ -17,7 +17,7 @@ LEARNED = 0.3  # nats per token of a passage after 64 tokens
 
 
 def list_tables(records: Records) -> list[results.Rows]:
-    rows = [["network", "perplexity in segments", "with the best length", "copies from step on"]]
+    rows = [["network", "perplexity in segments", "with the best length", "copies after updates"]]
     for kind, name in NAMES.items():
         if found := results.select(records, kind=kind):
             steps = [find_step(record) for record in found]

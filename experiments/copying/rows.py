@@ -13,7 +13,7 @@ class Sizes:
     segment: int = 64
     """Length of a segment, and of the memory; 128 in the paper."""
     batch_size: int = 16
-    steps: int = 700
+    steps: int = 11_200
     val_tokens: int = 16_384
     """Tokens by whose loss the attention length is chosen."""
     test_tokens: int = 32_768
@@ -33,14 +33,12 @@ class Row:
 
     name: str
     recurrence: bool
-    segment: int = 128
-    """The paper's segment length."""
+    times: int = 1
+    """Length of a segment, as a multiple of Sizes.segment."""
 
 
 MEMORY = Row("recurrence", True)
 ALONE = Row("none", False)
-LONG = Row("none, segments of 128", False, segment=256)
+LONG = Row("none, segments of 128", False, times=2)
 ROWS = {"memory": MEMORY, "alone": ALONE, "long": LONG}
 """All have equal numbers of updates; "long" has twice the training tokens of the others."""
-TIMES = 16
-"""Updates of "memory" and "alone", as a multiple of Sizes.steps."""

@@ -13,12 +13,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from experiments import common
 from experiments.copying import training
-from experiments.copying.rows import MEMORY, ROWS, TIMES
+from experiments.copying.rows import ROWS
 from experiments.how_far_back.passages import score_copies
 from txl_lightning.imports import allow_imports
 
 SEEDS = tuple(range(21, 31))
-RATE = 6e-3
 GAP = 64
 VALIDATIONS = 28
 METRIC = "val/saved_on_copy"
@@ -50,10 +49,8 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text, and the nats saved on copies at each validation."""
     row = ROWS[kind]
     sizes = training.pick_sizes(args)
-    options = training.fit_options(row, sizes, seed, TIMES * row.segment / MEMORY.segment)
-    options |= training.text_options(sizes)
-    options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
-    options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}
+    options = training.fit_options(row, sizes, seed) | training.text_options(sizes)
+    options |= common.plan_steps(sizes.steps, VALIDATIONS) | {"allow_imports": "experiments"}
     options["trainer.callbacks"] = [{"class_path": "experiments.copying.run.CopyProbe"}]
     run = common.train(args, f"{kind} {seed}", seed, options)
     net = run.net.to(args.device)

@@ -1,7 +1,7 @@
 """How the paper's rows are trained and read.
 
-All have equal numbers of parameters and of computed tokens. A text is read in pieces: in segments,
-and by attention length.
+All have equal numbers of parameters and of updates. A text is read in pieces: in segments, and by
+attention length.
 """
 
 from argparse import Namespace
@@ -14,6 +14,7 @@ from experiments.copying.rows import FAST, Row, Sizes
 from txl_lightning import TransformerXL
 from txl_lightning.data.store import Store
 
+RATE = 6e-3
 STRIDE = 8  # tokens by which the window of a model without memory moves
 PIECES = 64  # number of scored pieces of a text
 TOLERANCE = 1.001
@@ -29,12 +30,10 @@ def text_options(sizes: Sizes) -> dict[str, Any]:
     return {"data.corpus": "python_source", "data.vocab": sizes.vocab} | subwords
 
 
-def fit_options(row: Row, sizes: Sizes, seed: int, times: float = 1) -> dict[str, Any]:
-    """Return the options of fit, with equal numbers of computed tokens and a random start."""
-    length = segment_len(row, sizes)
-    steps = round(times * sizes.steps * sizes.segment / length)
-    data = {"tgt_len": length, "batch_size": sizes.batch_size}
-    optim = {"name": "adam", "lr": 3e-3, "betas": [0.9, 0.95], "warmup_steps": steps // 10}
+def fit_options(row: Row, sizes: Sizes, seed: int) -> dict[str, Any]:
+    """Return the options of fit, with a random start of the text."""
+    data = {"tgt_len": segment_len(row, sizes), "batch_size": sizes.batch_size}
+    optim = {"name": "adam", "lr": RATE, "betas": [0.9, 0.95], "warmup_steps": sizes.steps // 10}
     sections = {
         "model.net": net_options(row, sizes),
         "model.optim": optim,
@@ -42,11 +41,11 @@ def fit_options(row: Row, sizes: Sizes, seed: int, times: float = 1) -> dict[str
         "trainer": {"limit_val_batches": 20, "gradient_clip_val": 1.0},
         "checkpoint": {"every_n_steps": 300},
     }
-    return common.flatten(sections) | common.plan_steps(steps)
+    return common.flatten(sections) | common.plan_steps(sizes.steps)
 
 
 def segment_len(row: Row, sizes: Sizes) -> int:
-    return round(sizes.segment * row.segment / 128)
+    return sizes.segment * row.times
 
 
 def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation
 
 from experiments import results
 from experiments.copying.figures import find_step
@@ -12,14 +12,14 @@ from txl_lightning.analysis.contrasts import Contrast
 
 UNIT = "% less perplexity"
 MARGIN = 1
-WAYS = {
+READINGS = {
     Reading("sinusoidal", "as is"): "the paper's positions",
     Reading("sinusoidal", "clamped"): "the paper's positions, clamped",
     Reading("shaw", "as is"): "Shaw's positions",
     Reading("random memory", "as is"): "random memory",
     Reading("random memory", "clamped"): "random memory, clamped",
 }
-PAPER, CLAMPED, *OTHERS = WAYS
+PAPER, CLAMPED, *OTHERS = READINGS
 
 
 N_SHOWN = 3
@@ -31,20 +31,20 @@ def list_tables(records: Records) -> list[results.Rows]:
     return [list_perplexities(records), list_growths(records), list_predictors(records)]
 
 
-def collect(records: Records, way: Reading, length: int) -> BySeed:
-    return results.collect(records, "perplexity", way.way, str(length), kind=way.kind)
+def collect(records: Records, reading: Reading, length: int) -> BySeed:
+    return results.collect(records, "perplexity", reading.way, str(length), kind=reading.kind)
 
 
-def find_growths(records: Records, way: Reading) -> BySeed:
+def find_growths(records: Records, reading: Reading) -> BySeed:
     """Return, by seed, the perplexity with a memory of AFTER as a multiple of that with BEFORE."""
-    before = collect(records, way, BEFORE)
-    return {seed: after / before[seed] for seed, after in collect(records, way, AFTER).items()}
+    before = collect(records, reading, BEFORE)
+    return {seed: after / before[seed] for seed, after in collect(records, reading, AFTER).items()}
 
 
 def list_perplexities(records: Records) -> results.Rows:
     rows = [["perplexity of the test text", *(f"memory of {length}" for length in LENGTHS)]]
-    for way, name in WAYS.items():
-        found = [collect(records, way, length).values() for length in LENGTHS]
+    for reading, name in READINGS.items():
+        found = [collect(records, reading, length).values() for length in LENGTHS]
         if all(found):
             rows.append([name, *(results.format_spread(values, 2) for values in found)])
     return rows
@@ -53,8 +53,8 @@ def list_perplexities(records: Records) -> results.Rows:
 def list_growths(records: Records) -> results.Rows:
     """Return a row for each way: the seeds that break, and the growth of each."""
     rows = [["way", "seeds that break", f"perplexity from {BEFORE} to {AFTER}, by seed"]]
-    for way, name in WAYS.items():
-        if growths := find_growths(records, way).values():
+    for reading, name in READINGS.items():
+        if growths := find_growths(records, reading).values():
             n_broken = sum(growth > BROKEN for growth in growths)
             each = ", ".join(f"{growth:.2f}" for growth in growths)
             rows.append([name, f"{n_broken} of {len(growths)}", each])
@@ -62,17 +62,15 @@ def list_growths(records: Records) -> results.Rows:
 
 
 def list_predictors(records: Records) -> results.Rows:
-    """Return how what is known of a network goes with its growth, over seeds."""
+    """Return how what is known of a network goes with its growth, over the seeds that have it."""
     rows = [["the paper's positions", "rank correlation with growth", "by seed"]]
     growths = find_growths(records, PAPER)
     for name, values in find_predictors(records).items():
-        if len(growths) > 2:
-            known = sorted(growths.keys() & values.keys())
-            correlation = correlate_ranks(
-                *([by[seed] for seed in known] for by in (growths, values))
-            )
-            each = ", ".join(f"{values[seed]:.4g}" for seed in known)
-            rows.append([name, f"{correlation:+.2f}", each])
+        known = sorted(growths.keys() & values.keys())
+        if len({values[seed] for seed in known}) > 2:
+            found = correlate_ranks(*([by[seed] for seed in known] for by in (growths, values)))
+            each = (f"{values[seed]:.4g}" if seed in values else "never" for seed in growths)
+            rows.append([name, f"{found:+.2f}", ", ".join(each)])
     return rows
 
 
@@ -96,10 +94,7 @@ def find_predictors(records: Records) -> dict[str, BySeed]:
 
 def correlate_ranks(first: Iterable[float], second: Iterable[float]) -> float:
     """Return Spearman's rank correlation; equal values share their mean rank."""
-    x, y = ([rank - fmean(ranks) for rank in ranks] for ranks in map(rank_values, (first, second)))
-    product = sum(a * b for a, b in zip(x, y, strict=True))
-    spread = (sum(a * a for a in x) * sum(b * b for b in y)) ** 0.5
-    return product / spread if spread else 0.0
+    return correlation(rank_values(first), rank_values(second))
 
 
 def rank_values(values: Iterable[float]) -> list[float]:
@@ -110,25 +105,26 @@ def rank_values(values: Iterable[float]) -> list[float]:
 
 
 def list_contrasts(records: Records) -> list[Contrast]:
-    """Return each way against the paper's positions, with a memory of AFTER."""
-    return [contrast(records, way, PAPER, AFTER) for way in (CLAMPED, *OTHERS)] + [
-        contrast(records, way, PAPER, BEFORE) for way in OTHERS if way.way == "as is"
-    ]
+    """Return each reading against the paper's positions, and clamped ones against less memory."""
+    pairs = [((reading, AFTER), (PAPER, AFTER)) for reading in (CLAMPED, *OTHERS)]
+    pairs += [((CLAMPED, length), (PAPER, BEFORE)) for length in LENGTHS if length > BEFORE]
+    return [compare(records, *pair) for pair in pairs]
 
 
-def contrast(records: Records, first: Reading, second: Reading, length: int) -> Contrast:
-    less = collect(records, first, length)
-    more = collect(records, second, length)
+def compare(records: Records, first: tuple[Reading, int], second: tuple[Reading, int]) -> Contrast:
+    """Return by how many percent the first reading, with its memory, has less perplexity."""
+    less = collect(records, *first)
+    more = collect(records, *second)
     effects = [100 * (1 - less[seed] / more[seed]) for seed in sorted(less.keys() & more.keys())]
-    name = f"memory of {length}: {WAYS[first]} against {WAYS[second]}"
-    return Contrast(name, effects, UNIT, MARGIN)
+    names = (f"{READINGS[reading]}, memory of {length}" for reading, length in (first, second))
+    return Contrast(" against ".join(names), effects, UNIT, MARGIN)
 
 
 def draw(records: Records, folder: Path) -> None:
     """Draw perplexity by length of memory: a line for each seed, a panel for each way."""
     lines = {
-        name: {length: collect(records, way, length) for length in LENGTHS}
-        for way, name in WAYS.items()
+        name: {length: collect(records, reading, length) for length in LENGTHS}
+        for reading, name in READINGS.items()
     }
     title = "Perplexity with more memory than in training"
     draw_seeds(folder / "longer_memory.png", title, lines)

@@ -15,8 +15,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from experiments import common
 from experiments.copying import training
-from experiments.copying.rows import MEMORY, TIMES, Sizes
-from experiments.copying.run import METRIC, RATE, VALIDATIONS
+from experiments.copying.rows import MEMORY, Sizes
+from experiments.copying.run import METRIC, VALIDATIONS
 from experiments.longer_memory.kinds import AFTER, FARTHEST, KINDS, LENGTHS, SEGMENT
 from txl_lightning import TransformerXL
 from txl_lightning.analysis.attention_distance import HeadSums, sum_attention, summarize_heads
@@ -76,10 +76,9 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
 
 def train(args: Namespace, kind: str, seed: int, sizes: Sizes) -> common.TrainedRun:
     how = KINDS[kind]
-    options = training.fit_options(MEMORY, sizes, seed, TIMES)
-    options |= training.text_options(sizes) | how.options
-    options |= common.plan_steps(options["trainer.max_steps"], VALIDATIONS)
-    options |= {"model.optim.lr": RATE, "allow_imports": "experiments"}
+    options = training.fit_options(MEMORY, sizes, seed) | training.text_options(sizes)
+    options |= common.plan_steps(sizes.steps, VALIDATIONS) | {"allow_imports": "experiments"}
+    options |= how.options
     options["trainer.callbacks"] = [PROBE, DRAW] if how.draws_memory else [PROBE]
     return common.train(args, f"{kind} {seed}", seed, options)
 

@@ -56,11 +56,11 @@ def tabulate(records: Records, group: str) -> results.Rows:
 
 def list_repeats(records: Records) -> results.Rows:
     """Return a row for each repeated training: the percent of all states that is right."""
-    pairs = {
-        f"{group}: {name}": (average(records, group, name), average(records, group, name + AGAIN))
-        for group in GROUPS
-        for name in list_arms(records, group)
-    }
+    pairs = {}
+    for group in GROUPS:
+        for name in list_arms(records, group):
+            both = (average(records, group, each) for each in (name, name + AGAIN))
+            pairs[f"{group}: {name}, % of the states"] = tuple(both)
     return results.list_repeats(pairs)
 
 
