@@ -35,7 +35,7 @@ from .inputs import Device, check_outputs, find_id_options, find_text_key, load_
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Where and how the network is computed."""
+    """Device and precision of the network, and how its operations are started."""
 
     device: Device = None
     """Device of the model; left out, a GPU if there is one."""
