@@ -71,6 +71,22 @@ def compare(name: str, better: BySeed, worse: BySeed, unit: str, margin: float) 
     return Contrast(name, subtract(worse, better), unit, margin)
 
 
+class Scores(NamedTuple):
+    """Values of a text by seed, and of its blocks."""
+
+    whole: BySeed
+    blocks: Mapping[int, Sequence[float]]
+
+
+def compare_blocks(name: str, better: Scores, worse: Scores, unit: str, margin: float) -> Contrast:
+    """Return a contrast as `compare` does, paired by the blocks of the text, too."""
+    blocks = [
+        [b - a for a, b in zip(better.blocks[seed], worse.blocks[seed], strict=True)]
+        for seed in sorted(better.whole.keys() & worse.whole.keys())
+    ]
+    return Contrast(name, subtract(worse.whole, better.whole), unit, margin, blocks)
+
+
 def spread(values: Collection[float]) -> tuple[float, float]:
     """Return mean and standard deviation (0 for one value)."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0

@@ -62,10 +62,10 @@ def test_a_best_rate_at_the_end_of_a_grid_is_not_called_the_best():
     assert figures.describe_best({6e-3: 1.9, 12e-3: 1.8}) == "not known"
 
 
-def test_a_table_shows_what_a_change_of_the_best_rate_does(args, trained):
+def test_a_table_shows_what_float32_does_at_the_best_rate(args, trained):
     run.tune_rate(args, "lstm", "muon")
     records = load_records(args.out)
     best = run.choose_best(records, "lstm")
-    changed = {"kind": "change", "net": "lstm", "change": "dropout", "curve": {figures.COLUMN: [2]}}
-    _, row = figures.list_changes(records | {"dropout lstm": changed | best})
-    assert row == ["LSTM", "dropout of 0.1", "1.500", "2.000"]
+    other = {"kind": "precision", "net": "lstm", "curve": {figures.COLUMN: [2]}}
+    _, row = figures.list_precisions(records | {"32-true lstm": other | best})
+    assert row == ["LSTM", "1.500", "2.000"]

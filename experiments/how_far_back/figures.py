@@ -37,7 +37,7 @@ def tabulate(title: str, digits: int, lines: results.Lines) -> results.Rows:
 
 def collect_values(records: Records) -> results.Lines:
     mem_lens = list_mem_lens(records)
-    return {f"trained with a memory of {n}": collect_shares(records, n) for n in mem_lens}
+    return {f"trained with a memory of {n}": collect_shares(records, mem_len=n) for n in mem_lens}
 
 
 def collect_passages(records: Records) -> results.Lines:
@@ -49,10 +49,10 @@ def list_mem_lens(records: Records) -> list[int]:
     return sorted({record["mem_len"] for record in records.values() if "mem_len" in record})
 
 
-def collect_shares(records: Records, mem_len: int) -> dict[str, results.BySeed]:
+def collect_shares(records: Records, **values: Any) -> dict[str, results.BySeed]:
     """Return the percent of right values by range of distances, and by seed."""
     shares: dict[str, dict[int, float]] = {}
-    for seed, rows in results.collect(records, "rows", mem_len=mem_len).items():
+    for seed, rows in results.collect(records, "rows", **values).items():
         for row in rows:
             name = f"{row['nearest']}-{min(2 * row['nearest'] - 1, 2 * LONGEST)}"
             shares.setdefault(name, {})[seed] = 100 * row["accuracy"]

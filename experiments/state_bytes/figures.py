@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
+from experiments.how_far_back.figures import GUESSING, collect_shares
+from experiments.results import Records
 from txl_lightning.analysis.contrasts import Contrast
 
 NAMES = {
@@ -17,17 +19,74 @@ NAMES = {
     "lstm": "LSTM",
 }
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
-CHANGES = {"dropout": "dropout of 0.1", "precision": "float32, not bf16-mixed"}
 COLUMN = "val/bits_per_byte"
 MARGIN = 0.015  # bits per byte
+PAIR_MARGIN = 2  # % points
+N_SHOWN = 3
+"""Tables on the page."""
+FIRST_TEXT = "python_source"
+TEXTS = {
+    FIRST_TEXT: "Python source",
+    "django_code": "Django's code",
+    "django_docs": "Django's documentation",
+}
+PAIRS = "pairs "
+TRAINED = "as trained"
+SPAN = "span of 128"
+CACHED = "cache of 2,000"
+XL = ("transformer_xl", TRAINED)
+CONTRASTS = {
+    "Transformer-XL of 16 rows against the window of 2, spans of 128": (
+        ("transformer_xl", SPAN),
+        ("sliding_window", TRAINED),
+    ),
+    "Gated DeltaNet against Transformer-XL, equal bytes of state": (
+        ("gated_delta_net", TRAINED),
+        ("transformer_xl", "memory of 76"),
+    ),
+    "Mamba-2 against Transformer-XL, equal bytes of state": (("mamba2", TRAINED), XL),
+    "Compressive Transformer against Transformer-XL, equal bytes of state": (
+        ("compressive_transformer", TRAINED),
+        ("transformer_xl", "memory of 96"),
+    ),
+    "Gated DeltaNet against LSTM": (("gated_delta_net", TRAINED), ("lstm", TRAINED)),
+    "Mamba-2 against LSTM": (("mamba2", TRAINED), ("lstm", TRAINED)),
+    "Gated DeltaNet against RMT": (
+        ("gated_delta_net", TRAINED),
+        ("recurrent_memory_transformer", TRAINED),
+    ),
+    "Transformer-XL with a cache of 2,000 against without": (("transformer_xl", CACHED), XL),
+}
+"""First the network and reading that shall need less, then the other, by hypothesis."""
+FARTHEST = "256-384"
+PAIR_CONTRASTS = {
+    "memory of 512 against 128, 256 to 384 tokens back": (
+        "Transformer-XL, memory of 512",
+        "Transformer-XL, memory of 128",
+        FARTHEST,
+    ),
+    "Gated DeltaNet against Mamba-2 (state of 75), 256 to 384 tokens back": (
+        "Gated DeltaNet",
+        "Mamba-2, state of 75",
+        FARTHEST,
+    ),
+    "Gated DeltaNet against Transformer-XL (memory of 128), 256 to 384 tokens back": (
+        "Gated DeltaNet",
+        "Transformer-XL, memory of 128",
+        FARTHEST,
+    ),
+    "Gated DeltaNet against LSTM, 64 to 127 tokens back": ("Gated DeltaNet", "LSTM", "64-127"),
+}
 
 
-def list_tables(records: results.Records) -> list[results.Rows]:
-    tables = [list_rates(records), list_changes(records), list_networks(records)]
+def list_tables(records: Records) -> list[results.Rows]:
+    """Return texts, passages and pairs by network; rates and precision, which tuned them."""
+    lists = (list_networks, list_passages, list_pairs, list_rates, list_precisions)
+    tables = [each(records) for each in lists]
     return [rows for rows in tables if len(rows) > 1]
 
 
-def list_rates(records: results.Records) -> results.Rows:
+def list_rates(records: Records) -> results.Rows:
     """Return the bits per byte of validation text by network, optimizer and rate."""
     lines = collect_rates(records)
     rates = sorted({rate for line in lines.values() for rate in line})
@@ -45,7 +104,7 @@ def describe_best(bits: Mapping[float, float]) -> str:
     return f"{best:g}" if is_inside else "not known"
 
 
-def collect_rates(records: results.Records) -> dict[str, dict[float, float]]:
+def collect_rates(records: Records) -> dict[str, dict[float, float]]:
     """Return the bits per byte after the last update, by network with optimizer, and by rate."""
     lines = {}
     for net, name in NAMES.items():
@@ -56,14 +115,13 @@ def collect_rates(records: results.Records) -> dict[str, dict[float, float]]:
     return lines
 
 
-def list_changes(records: results.Records) -> results.Rows:
-    """Return the bits per byte of validation text at the best rate: as tuned, and changed."""
-    rows = [["network", "change", "as tuned", "changed"]]
-    for record in results.select(records, kind="change"):
+def list_precisions(records: Records) -> results.Rows:
+    """Return the bits per byte of validation text at the best rate: as tuned, and in float32."""
+    rows = [["validation text, seed 0", "as tuned (bf16-mixed)", "in float32"]]
+    for record in results.select(records, kind="precision"):
         key = {name: record[name] for name in ("net", "optimizer", "rate")}
         [tuned] = results.select(records, kind="rate", **key)
-        bits = (f"{find_last_bits(each):.3f}" for each in (tuned, record))
-        rows.append([NAMES[record["net"]], CHANGES[record["change"]], *bits])
+        rows.append([NAMES[record["net"]], *(f"{find_last_bits(r):.3f}" for r in (tuned, record))])
     return rows
 
 
@@ -71,35 +129,125 @@ def find_last_bits(record: dict[str, Any]) -> float:
     return record["curve"][COLUMN][-1]
 
 
-def list_networks(records: results.Records) -> results.Rows:
-    """Return a row for each network of which seeds that count were trained."""
-    rows = [["network", "parameters", "bytes of a row's state", "bits per byte (seeds)"]]
+def list_networks(records: Records) -> results.Rows:
+    """Return the bytes of a row's state and the bits per byte of each text, by way of reading."""
+    rows = [["network, and how it is read", "parameters", "bytes of state", *TEXTS.values()]]
     for net, name in NAMES.items():
-        if found := results.select(records, kind=net):
-            bits = results.format_spread([record["bits_per_byte"] for record in found])
-            sizes = f"{found[0]['parameters']:,}", f"{found[0]['state_bytes']:,}"
-            rows.append([name, *sizes, bits])
+        for way in list_ways(records, net):
+            found = [collect(records, net, way, text).whole for text in TEXTS]
+            cells = [results.format_spread(each.values()) if each else "" for each in found]
+            parameters = results.select(records, kind=net)[0]["parameters"]
+            size = find_state_bytes(records, net, way)
+            label = name if way == TRAINED else f"{name}, read with a {way}"
+            rows.append([label, f"{parameters:,}", f"{size:,}", *cells])
     return rows
 
 
-def list_contrasts(records: results.Records) -> list[Contrast]:
-    """Return each network against the Transformer-XL; above 0, the network needs fewer bits."""
-    bits = {net: results.collect(records, "bits_per_byte", kind=net) for net in NAMES}
-    first = bits.pop("transformer_xl")
-    return [
-        results.compare(
-            f"{NAMES[net]} against Transformer-XL", found, first, "bits per byte", MARGIN
+def list_ways(records: Records, net: str) -> list[str]:
+    """Return the ways in which a network was read, the one with the fewest bytes first."""
+    found = results.select(records, kind=net)
+    ways = found[0]["readings"] if found else {}
+    return sorted(ways, key=lambda way: ways[way]["state_bytes"])
+
+
+def find_state_bytes(records: Records, net: str, way: str) -> int:
+    return results.select(records, kind=net)[0]["readings"][way]["state_bytes"]
+
+
+def collect(records: Records, net: str, way: str, text: str) -> results.Scores:
+    keys = ("bits_per_byte", "blocks")
+    return results.Scores(
+        *(results.collect(records, "readings", way, key, text, kind=net) for key in keys)
+    )
+
+
+def list_passages(records: Records) -> results.Rows:
+    """Return how many nats are saved on a passage that comes again, by the tokens between."""
+    lines = collect_passages(records)
+    gaps = [*next(iter(lines.values()), {})]
+    rows = [["nats saved per token of a passage, by tokens between", *gaps]]
+    for name, line in lines.items():
+        rows.append([name, *(results.format_spread(line[gap].values()) for gap in gaps)])
+    return rows
+
+
+def collect_passages(records: Records) -> results.Lines:
+    """Return the nats that a passage costs less than its control, by network, gap and seed."""
+    lines: dict[str, dict[int, dict[int, float]]] = {}
+    for net, name in NAMES.items():
+        for seed, gaps in results.collect(records, "passages", kind=net).items():
+            for gap, nats in gaps.items():
+                by_gap = lines.setdefault(name, {}).setdefault(int(gap), {})
+                by_gap[seed] = nats["control"] - nats["copy"]
+    return lines
+
+
+def list_pairs(records: Records) -> results.Rows:
+    """Return the share of values that small networks recall, by distance."""
+    lines = collect_pairs(records)
+    distances = [*next(iter(lines.values()), {})]
+    rows = [["values recalled (%), by tokens back", "parameters", "bytes of state", *distances]]
+    for name, line in lines.items():
+        record = results.select(records, kind=f"{PAIRS}{name}")[0]
+        cells = (results.format_spread(line[each].values(), 0) for each in distances)
+        rows.append([name, f"{record['parameters']:,}", f"{record['state_bytes']:,}", *cells])
+    return rows
+
+
+def collect_pairs(records: Records) -> results.Lines:
+    """Return the percent of values that are recalled, by network, range of distances and seed."""
+    kinds = {r["kind"] for r in records.values() if r["kind"].startswith(PAIRS)}
+    own = sorted(kind for kind in kinds if not kind.endswith(results.AGAIN))
+    return {kind.removeprefix(PAIRS): collect_shares(records, kind=kind) for kind in own}
+
+
+def list_contrasts(records: Records) -> list[Contrast]:
+    """Return the contrasts of each text, and then those of pairs; first what shall be better."""
+    found = [
+        results.compare_blocks(
+            f"{title}: {name}",
+            *(collect(records, *side, text) for side in (first, second)),
+            "bits per byte",
+            MARGIN,
         )
-        for net, found in bits.items()
+        for text, title in TEXTS.items()
+        for name, (first, second) in CONTRASTS.items()
     ]
+    shares = collect_pairs(records)
+    for name, (first, second, distance) in PAIR_CONTRASTS.items():
+        better, worse = (shares.get(each, {}).get(distance, {}) for each in (first, second))
+        # More is better.
+        effects = results.subtract(better, worse)
+        found.append(Contrast(f"pairs: {name}", effects, "% points", PAIR_MARGIN))
+    return found
 
 
-def draw(records: results.Records, folder: Path) -> None:
-    """Draw the bits per byte of validation text by rate, of the one seed that tunes."""
-    lines = {
-        name: {rate: {0: line[rate]} for rate in sorted(line)}
-        for name, line in collect_rates(records).items()
-    }
-    labels = {"xlabel": "learning rate", "ylabel": "bits per byte of the validation text"}
-    title = "Rates of networks, Python source, tuning"
-    results.draw_lines(folder / "rates.png", title, lines, xscale="log", **labels)
+def draw(records: Records, folder: Path) -> None:
+    """Draw bits against bytes of state, and recall of passages and pairs by distance."""
+    title = "Python source, by the state of a row"
+    labels = {"xlabel": "bytes of a row's state, float32", "ylabel": "bits per byte"}
+    lines = collect_sizes(records)
+    results.draw_lines(folder / "state_bytes.png", title, lines, xscale="log", **labels)
+    labels = {"xlabel": "tokens between the passages", "ylabel": "nats saved per token"}
+    passages = collect_passages(records)
+    title = "A passage that comes again"
+    results.draw_lines(folder / "passages.png", title, passages, xscale="log", **labels)
+    labels = {"xlabel": "distance to the value (tokens)"}
+    labels |= {"ylabel": f"values recalled (%; by guessing {GUESSING:g})"}
+    pairs = collect_pairs(records)
+    results.draw_lines(folder / "pairs.png", "Values recalled", pairs, 8, 4.5, **labels)
+
+
+def collect_sizes(records: Records) -> results.Lines:
+    """Return the bits per byte of Python source by network, by bytes of state, and by seed.
+
+    Without the cache, which has fewer bits and more bytes than all others.
+    """
+    lines = {}
+    for net, name in NAMES.items():
+        ways = [way for way in list_ways(records, net) if way not in (SPAN, CACHED)]
+        lines[name] = {
+            find_state_bytes(records, net, way): collect(records, net, way, FIRST_TEXT).whole
+            for way in ways
+        }
+    return lines

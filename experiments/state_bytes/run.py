@@ -1,9 +1,9 @@
 """Which memory, per byte of its state? Networks of equal parameters, rates tuned at full length.
 
     python -m experiments.state_bytes.run --tune               rates, with seed 0
-    python -m experiments.state_bytes.run --change dropout     then a change, once
-    python -m experiments.state_bytes.run --change precision --precision 32-true
+    python -m experiments.state_bytes.run --once --precision 32-true    the best rate in float32
     python -m experiments.state_bytes.run                      the seeds that count
+    python -m experiments.state_bytes.run --parts pairs        small networks on pairs (recall.py)
 
 README.md has the plan.
 """
@@ -13,6 +13,8 @@ from typing import Any
 
 from experiments import common
 from experiments.results import load_records, select
+from experiments.state_bytes import readings, recall
+from experiments.test_time.run import choose_cache
 
 NETS = (
     "sliding_window",
@@ -26,28 +28,41 @@ NETS = (
 """Names of files in configs/networks/."""
 OPTIMIZERS = ("muon", "adamw")
 FIRST_RATE = {"muon": 6e-3, "adamw": 3e-3}
-CHANGES: dict[str, dict[str, Any]] = {"dropout": {"model.net.dropout": 0.1}, "precision": {}}
-"""Options of --change; with precision, those of the command differ from the tuning's."""
+PARTS = ("texts", "pairs")
 TUNING_SEED = 0
+CACHE = "chosen cache"
+"""Name of the record with the options of the Transformer-XL's cache."""
 SEEDS = (1, 2, 3, 4, 5)
 
 
 def main() -> None:
     tune = {"action": "store_true", "help": "choose rates, and train no seed that counts"}
     optimizers = {"nargs": "+", "choices": OPTIMIZERS, "default": OPTIMIZERS, "help": "to tune"}
-    change = {"choices": CHANGES, "help": "train the best rate once with a change, and end"}
-    more = {"tune": tune, "optimizers": optimizers, "change": change}
+    once = {"action": "store_true", "help": "the best rate with another precision, and end"}
+    parts = {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "what is read"}
+    arms = {"nargs": "+", "choices": recall.ARMS, "default": [*recall.ARMS], "help": "of pairs"}
+    more = {"tune": tune, "optimizers": optimizers, "once": once, "parts": parts, "arms": arms}
     args = common.parse_args(__file__, __doc__, SEEDS, "weights", NETS, **more)
-    if args.change:
+    if args.once:
         for net in args.only:
-            name = f"{args.change} {net}"
-            common.measure_once(args, name, measure_change, net, args.change)
+            common.measure_once(args, f"{args.precision} {net}", measure_precision, net)
         return
+    if "texts" in args.parts:
+        measure_texts(args)
+    if "pairs" in args.parts and not args.tune:
+        recall.measure_arms(args)
+
+
+def measure_texts(args: Namespace) -> None:
+    """Tune the rates of all networks; then add a record for each seed and network."""
     for optimizer in args.optimizers[: 1 if args.fast else None]:
         for net in args.only:
             tune_rate(args, net, optimizer)
-    if not args.tune:
-        common.measure_kinds(args, measure)
+    if args.tune:
+        return
+    if "transformer_xl" in args.only:
+        common.measure_once(args, CACHE, measure_cache)
+    common.measure_kinds(args, measure)
 
 
 def tune_rate(args: Namespace, net: str, optimizer: str) -> None:
@@ -68,11 +83,11 @@ def measure_rate(args: Namespace, net: str, optimizer: str, rate: float) -> dict
     return fields | describe_validation(run)
 
 
-def measure_change(args: Namespace, net: str, change: str) -> dict[str, Any]:
-    """Train with the best optimizer and rate, and a change; return what `measure_rate` does."""
+def measure_precision(args: Namespace, net: str) -> dict[str, Any]:
+    """Train with the best optimizer and rate, in another precision than that of the tuning."""
     chosen = choose_best(load_records(args.out), net)
-    run = train(args, net, **chosen, seed=TUNING_SEED, changes=CHANGES[change])
-    return {"kind": "change", "net": net, "change": change} | chosen | describe_validation(run)
+    run = train(args, net, **chosen, seed=TUNING_SEED)
+    return {"kind": "precision", "net": net} | chosen | describe_validation(run)
 
 
 def describe_validation(run: common.TrainedRun) -> dict[str, Any]:
@@ -80,27 +95,31 @@ def describe_validation(run: common.TrainedRun) -> dict[str, Any]:
     return {"seed": TUNING_SEED, "nats": nats} | run.describe("val/bits_per_byte")
 
 
-def train(
-    args: Namespace,
-    net: str,
-    optimizer: str,
-    rate: float,
-    seed: int,
-    changes: common.Options | None = None,
-) -> common.TrainedRun:
+def train(args: Namespace, net: str, optimizer: str, rate: float, seed: int) -> common.TrainedRun:
     options = {"config": f"configs/networks/{net}.yaml", "model.optim.name": optimizer}
     options |= {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
-    options |= (changes or {}) | (common.FAST if args.fast else {})
+    options |= common.FAST if args.fast else {}
     return common.train(args, f"{net} {optimizer} {rate:g} {seed}", seed, options)
 
 
 def measure(args: Namespace, net: str, seed: int) -> dict[str, Any]:
-    """Train with the best optimizer and rate; return bits per byte of the whole test text."""
+    """Train with the best optimizer and rate; return what is read with it, by way of reading."""
     chosen = choose_best(load_records(args.out), net)
     run = train(args, net, **chosen, seed=seed)
-    test = common.score(args, run, split="test", batch_size=16)
-    fields = {"kind": net, "seed": seed, "bits_per_byte": test["bits_per_byte"]}
-    return fields | chosen | {"state_bytes": count_bytes(run)} | run.describe("val/bits_per_byte")
+    cache = load_records(args.out)[CACHE]["options"] if net == "transformer_xl" else {}
+    ways = readings.list_ways(net, cache)
+    read = {name: readings.read_texts(args, run, how) for name, how in ways.items()}
+    fields = {"kind": net, "seed": seed, "readings": read}
+    fields |= {"passages": readings.score_passages(args, run, seed)}
+    return fields | chosen | run.describe("val/bits_per_byte")
+
+
+def measure_cache(args: Namespace) -> dict[str, Any]:
+    """Return theta and weight of the cache that are best on validation text."""
+    chosen = choose_best(load_records(args.out), "transformer_xl")
+    run = train(args, "transformer_xl", **chosen, seed=TUNING_SEED)
+    options = choose_cache(args, run, readings.OF_TRANSFORMER_XL[readings.CACHED])
+    return {"kind": "chosen", "options": options, "text": run.text}
 
 
 def choose_best(records: dict[str, dict[str, Any]], net: str) -> dict[str, Any]:
@@ -108,11 +127,6 @@ def choose_best(records: dict[str, dict[str, Any]], net: str) -> dict[str, Any]:
     tried = select(records, kind="rate", net=net)
     best = min(tried, key=lambda record: record["nats"])
     return {key: best[key] for key in ("optimizer", "rate")}
-
-
-def count_bytes(run: common.TrainedRun) -> int:
-    """Return the bytes of a row's memory, in float32."""
-    return sum(tensor.nbytes for tensor in run.net.empty_memory(1).tensors().values())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments import results
-from experiments.results import AGAIN, BySeed, Records
+from experiments.results import AGAIN, Records
 from experiments.stop_gradient.arms import ARMS, BUDGETS, is_equal, match_steps
 from txl_lightning.analysis.contrasts import Contrast
 
@@ -142,15 +142,11 @@ def list_contrasts(records: Records) -> list[Contrast]:
 
 def compare(records: Records, label: str, text: str, first: str, second: str, way: str) -> Contrast:
     """Return a contrast that is paired by seed, and by the blocks of the test text."""
-    better: BySeed = collect(records, "bits_per_byte", text, first, "span")
-    worse: BySeed = collect(records, "bits_per_byte", text, second, way)
-    ours = collect(records, "blocks", text, first, "span")
-    others = collect(records, "blocks", text, second, way)
-    blocks = [
-        [b - a for a, b in zip(ours[seed], others[seed], strict=True)]
-        for seed in sorted(better.keys() & worse.keys())
-    ]
-    return Contrast(label, results.subtract(worse, better), UNIT, MARGIN, blocks)
+    better, worse = (
+        results.Scores(*(collect(records, key, text, *kind) for key in ("bits_per_byte", "blocks")))
+        for kind in ((first, "span"), (second, way))
+    )
+    return results.compare_blocks(label, better, worse, UNIT, MARGIN)
 
 
 def draw(records: Records, folder: Path) -> None:

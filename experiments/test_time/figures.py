@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments import results
-from experiments.results import AGAIN, BySeed, Records
+from experiments.results import AGAIN, Records
 from txl_lightning.analysis.contrasts import Contrast
 
 UNIT = "bits per byte"
@@ -95,15 +95,11 @@ def list_contrasts(records: Records) -> list[Contrast]:
 
 def compare(records: Records, label: str, text: str, first: str, second: str) -> Contrast:
     """Return a contrast that is paired by seed, and by the blocks of a text."""
-    better: BySeed = collect(records, "bits_per_byte", first, text)
-    worse: BySeed = collect(records, "bits_per_byte", second, text)
-    ours = collect(records, "blocks", first, text)
-    others = collect(records, "blocks", second, text)
-    blocks = [
-        [b - a for a, b in zip(ours[seed], others[seed], strict=True)]
-        for seed in sorted(better.keys() & worse.keys())
-    ]
-    return Contrast(label, results.subtract(worse, better), UNIT, MARGIN, blocks)
+    better, worse = (
+        results.Scores(*(collect(records, key, way, text) for key in ("bits_per_byte", "blocks")))
+        for way in (first, second)
+    )
+    return results.compare_blocks(label, better, worse, UNIT, MARGIN)
 
 
 def draw(records: Records, folder: Path) -> None:

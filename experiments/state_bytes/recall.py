@@ -1,0 +1,112 @@
+"""Small networks of equal parameters that learn to recall the values of keys, by distance.
+
+The texts are those of experiments/how_far_back/pairs.py, in rows of other lengths. A row of
+training is a curriculum: its distances grow.
+"""
+
+from argparse import Namespace
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments import common
+from experiments.copying.rows import Sizes
+from experiments.how_far_back import run as how_far_back
+from experiments.how_far_back.pairs import find_distances
+from experiments.results import load_records
+from experiments.state_bytes.readings import count_bytes
+
+TUNING_SEED = 0
+FIRST_RATE = 3e-3
+"""The rate that is tried first; matrices have three times as much, as in configs/tasks."""
+SIZES = Sizes(n_layer=2, d_model=64, n_token=258, segment=128, batch_size=8, steps=2000)
+KIND = "pairs "
+"""Beginning of the names of records."""
+
+
+class Arm(NamedTuple):
+    """A network (None: Transformer-XL) and its settings; an arm that has its rate, if one has."""
+
+    network: str | None
+    settings: dict[str, Any]
+    segments: int = 1
+    rate_of: str | None = None
+
+
+WIDTH = {"n_layer": 2, "d_model": 64}
+XL = {"n_head": 4, "norm": "pre", "init_std": 0.05, **WIDTH}
+COMPRESSIVE = {"n_head": 4, "d_inner": 120, **WIDTH}
+RMT = {"n_head": 4, "d_inner": 186, "unit_len": 32, **WIDTH}
+FIRST = "Transformer-XL, memory of 128"
+ARMS = {
+    FIRST: Arm(None, {"mem_len": 128, **XL}),
+    "Transformer-XL, memory of 32": Arm(None, {"mem_len": 32, **XL}, rate_of=FIRST),
+    "Transformer-XL, memory of 512": Arm(None, {"mem_len": 512, **XL}, rate_of=FIRST),
+    "LSTM": Arm("LSTM", {"n_layer": 2, "d_model": 80}),
+    "Gated DeltaNet": Arm("GatedDeltaNet", {"d_inner": 101, **WIDTH}),
+    "Mamba-2, state of 12": Arm("Mamba2", {**WIDTH, "n_layer": 4, "d_state": 12}),
+    "Mamba-2, state of 75": Arm("Mamba2", {**WIDTH, "n_layer": 3, "d_state": 75}),
+    "Compressive Transformer": Arm("CompressiveTransformer", COMPRESSIVE),
+    "Recurrent Memory Transformer": Arm("RecurrentMemoryTransformer", RMT, segments=4),
+}
+
+
+def measure_arms(args: Namespace) -> None:
+    """Add a record for each arm's rate, and then for each seed and arm."""
+    names = args.arms[: 1 if args.fast else None]
+    for name in names:
+        if ARMS[name].rate_of is None:
+            common.measure_once(args, f"rate {KIND}{name}", choose_rate, name)
+    for seed in args.seeds:
+        for name in names:
+            common.measure_seed(args, f"{KIND}{name} {seed}", measure, name, seed)
+
+
+def choose_rate(args: Namespace, name: str) -> dict[str, Any]:
+    train_with = partial(train, args, name, TUNING_SEED)
+    found = common.choose_rate(f"{KIND}{name}", train_with, FIRST_RATE, args.fast)
+    # "rate" is the kind of the rates of texts.
+    return found | {"kind": f"rate {KIND}"}
+
+
+def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
+    """Train; return the share of values of the test text that are recalled, by distance."""
+    arm = ARMS[name]
+    rate = load_records(args.out)[f"rate {KIND}{arm.rate_of or name}"]["rate"]
+    run = train(args, name, seed, rate)
+    sizes = choose_sizes(args)
+    text = find_texts(args, seed, sizes)[-1]
+    distance_N = find_distances(Path(text).read_text(), sizes.batch_size)
+    right_N = how_far_back.find_right_tokens(run.net, run.store.ids("test"), sizes)
+    rows = how_far_back.average_by_distance(distance_N, right_N)
+    fields = {"kind": f"{KIND}{name}", "seed": seed, "rate": rate, "rows": rows}
+    return fields | {"state_bytes": count_bytes(run, {})} | run.describe("val/nats")
+
+
+def train(args: Namespace, name: str, seed: int, rate: float) -> common.TrainedRun:
+    arm = ARMS[name]
+    sizes = choose_sizes(args)
+    sections = {
+        "model": {"gradient_segments": arm.segments},
+        "model.net": arm.settings,
+        "model.optim": {"name": "muon", "lr": rate, "muon_lr": 3 * rate, "betas": [0.9, 0.95]},
+        "data": {"vocab": "characters", "path": find_texts(args, seed, sizes)},
+        "trainer": {"limit_val_batches": 1.0, "gradient_clip_val": 1.0},
+    }
+    options = {"model.net": arm.network} if arm.network else {}
+    options |= common.flatten(sections) | common.plan_steps(sizes.steps, 4)
+    # In order, because a row of the text is a curriculum.
+    options |= {"data.order": "ordered", "model.optim.warmup_steps": sizes.steps // 10}
+    options |= {"data.batch_size": sizes.batch_size, "data.eval_batch_size": sizes.batch_size}
+    options |= {"data.tgt_len": sizes.segment // arm.segments}
+    return common.train(args, f"{KIND}{name} {seed} {rate:g}".replace(",", ""), seed, options)
+
+
+def choose_sizes(args: Namespace) -> Sizes:
+    return replace(SIZES, steps=4, batch_size=2) if args.fast else SIZES
+
+
+def find_texts(args: Namespace, seed: int, sizes: Sizes) -> list[str]:
+    """Return the paths of a seed's texts of each split; they are written if one is missing."""
+    return how_far_back.write_texts(args.runs / "pairs" / str(seed), seed, sizes)
