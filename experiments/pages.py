@@ -1,4 +1,4 @@
-"""Write what follows from results alone: tables and pictures, the index, and the first page's rows.
+"""Write what follows from results alone: tables, pictures, and the tables of pages that sum up.
 
 python -m experiments.pages [NAME ...]           tables of all folders; pictures of those named
 python -m experiments.pages --results FOLDER     tables and pictures of FOLDER/NAME, in it
@@ -18,12 +18,15 @@ from txl_lightning.analysis.contrasts import Contrast, judge, list_kept
 from txl_lightning.files import load_yaml, write_text
 
 FOLDER = Path(__file__).parent
-INDEX = FOLDER / "README.md"
+STUDY = ("stop_gradient", "state_bytes", "recurrence", "longer_memory", "test_time")
+"""Folders whose figures.py has a table for the page of the study: list_front(records)."""
+STUDY_PAGE = FOLDER / "README.md"
+INDEX = FOLDER / "contrasts.md"
 FRONT_PAGE = FOLDER.parent / "README.md"
 COMPARED = ("compared", "effect", "95 % interval", "seeds", "result")
 NOT_KEPT = "°"
 """Marks a result that a correction for the number of rows would not keep."""
-BEGIN = "<!-- results: by experiments/pages.py -->\n"
+BEGIN = "<!-- {}: by experiments/pages.py -->\n"
 END = "<!-- end of results -->\n"
 
 
@@ -50,7 +53,7 @@ class Question:
 
 
 PRIMARY = [Question(**each) for each in load_yaml((FOLDER / "claims.yaml").read_text())]
-"""In the order of README.md. A word stands beside these alone; all others are exploratory."""
+"""In the order of contrasts.md. A word stands beside these alone; all others are exploratory."""
 
 
 def main() -> None:
@@ -113,12 +116,23 @@ def update_pages(results: Mapping[str, Records]) -> dict[Path, str]:
     blocks = {INDEX: format_index(results), FRONT_PAGE: format_front(results)}
     blocks |= {FOLDER / name / "README.md": format_summary(name, results[name]) for name in results}
     tables = {FOLDER / name / "table.md": format_tables(name, results[name]) for name in results}
-    return tables | {page: replace_block(page, text) for page, text in blocks.items()}
+    texts = {page: replace_block(page.read_text(), text) for page, text in blocks.items()}
+    return tables | texts | {STUDY_PAGE: update_study(results)}
 
 
-def replace_block(page: Path, text: str) -> str:
-    before, rest = page.read_text().split(BEGIN)
-    return f"{before}{BEGIN}{text}{END}{rest.split(END)[1]}"
+def update_study(results: Mapping[str, Records]) -> str:
+    """Return the page of the study, with a table for each of its questions."""
+    page = STUDY_PAGE.read_text()
+    for name in STUDY:
+        rows = import_figures(name).list_front(results[name])
+        page = replace_block(page, format_table(rows), name)
+    return page
+
+
+def replace_block(page: str, text: str, name: str = "results") -> str:
+    begin = BEGIN.format(name)
+    before, rest = page.split(begin)
+    return f"{before}{begin}{text}{END}{rest.split(END, 1)[1]}"
 
 
 def format_summary(name: str, records: Records) -> str:

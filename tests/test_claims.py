@@ -16,7 +16,7 @@ from txl_lightning.analysis import contrasts
 from txl_lightning.analysis.contrasts import Contrast
 
 REPOSITORY = Path(__file__).parents[1]
-INDEX = pages.INDEX.read_text()
+EARLIER = (pages.FOLDER / "earlier.md").read_text()
 # Percentage points of Student's t, two-sided 5 %, from printed tables (Fisher and Yates).
 POINTS = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
 POINTS |= {6: 2.447, 9: 2.262, 10: 2.228, 30: 2.042}
@@ -116,8 +116,8 @@ def test_a_contrast_without_results_is_not_measured_in_the_index():
     assert len(fronts) == sum(each.front for each in pages.PRIMARY)
 
 
-def test_ppmd_needs_fewer_bits_than_fixed_weights_and_more_than_adapted_ones_as_the_index_says():
-    words = " ".join(pages.INDEX.read_text().split())
+def test_ppmd_needs_fewer_bits_than_fixed_weights_and_more_than_adapted_ones_as_the_page_says():
+    words = " ".join(EARLIER.split())
     assert "fewer bits than networks with fixed weights here, except on Howards End" in words
     assert "needs fewer than PPMd, on each of [four texts](adaptation/README.md)" in words
     for records in pages.load_results().values():
@@ -233,8 +233,22 @@ def test_a_contrast_follows_from_its_own_records_alone():
         assert len(seeds) >= len(contrast.effects), question
 
 
-def test_kept_keys_give_the_bits_of_a_recomputed_window_as_the_index_says():
-    rows = re.findall(r"^\| \[(\w+)\]\(\w+/README\.md\)(?:, [^|]*)? \| ([\d. |]+) \|$", INDEX, re.M)
+def test_the_study_answers_each_question_in_a_sentence_a_picture_and_a_table():
+    sections = re.split(r"^## \d\. ", pages.STUDY_PAGE.read_text(), flags=re.M)[1:]
+    assert len(sections) == len(pages.STUDY)
+    for name, section in zip(pages.STUDY, sections, strict=True):
+        title, answer, picture, table, change, *_ = section.split("\n\n")
+        assert f"]({name}/README.md)" in title
+        assert len(re.findall(r"\.(?:\s|$)", answer)) == 1, answer
+        assert picture.startswith("![")
+        assert f"]({name}/" in picture
+        assert table.startswith(pages.BEGIN.format(name))
+        assert change.startswith("*What would change it:* ")
+
+
+def test_kept_keys_give_the_bits_of_a_recomputed_window_as_the_page_says():
+    found = r"^\| \[(\w+)\]\(\w+/README\.md\)(?:, [^|]*)? \| ([\d. |]+) \|$"
+    rows = re.findall(found, EARLIER, re.M)
     rows = [(name, numbers.split(" | ")) for name, numbers in rows]
     assert {"depth", "fragmentation", "novels"} <= {name for name, _ in rows}
     for name, numbers in rows:

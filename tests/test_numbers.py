@@ -31,7 +31,7 @@ from txl_lightning.training.network_size import CPU, LADDER, Device, Network, Te
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "experiments"
-LOGBOOKS = ("experiments/README.md", "docs/engineering-log.md")
+LOGBOOKS = ("experiments/earlier.md", "docs/engineering-log.md")
 LOG = "docs/engineering-log.md"
 BENCH = "speed/results/2026-11-24-bench.json"
 INTEL = "speed/results/2026-11-22-bench.json"

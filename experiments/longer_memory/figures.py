@@ -61,6 +61,9 @@ def list_growths(records: Records) -> results.Rows:
     return rows
 
 
+list_front = list_growths
+
+
 def list_predictors(records: Records) -> results.Rows:
     """Return how what is known of a network goes with its growth, over the seeds that have it."""
     rows = [["the paper's positions", "rank correlation with growth", "by seed"]]

@@ -54,6 +54,16 @@ def tabulate(records: Records, group: str) -> results.Rows:
     return rows
 
 
+def list_front(records: Records) -> results.Rows:
+    """Return, of the first group, the segments that each arm could know, and those it knows."""
+    group = next(iter(GROUPS))
+    head = [f"words of {group}", "segments that its memory reaches", "known segments (seeds)"]
+    rows = [head]
+    for name, _, _, limit, known, *_ in tabulate(records, group)[1:]:
+        rows.append([name, limit, known])
+    return rows
+
+
 def list_repeats(records: Records) -> results.Rows:
     """Return a row for each repeated training: the percent of all states that is right."""
     pairs = {}

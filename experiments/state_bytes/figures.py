@@ -58,6 +58,8 @@ CONTRASTS = {
     "Transformer-XL with a cache of 2,000 against without": (("transformer_xl", CACHED), XL),
 }
 """First the network and reading that shall need less, then the other, by hypothesis."""
+FRONT_GAP = 128
+"""Tokens between a passage and its second occurrence, on the page of the study."""
 FARTHEST = "256-384"
 PAIR_CONTRASTS = {
     "memory of 512 against 128, 256 to 384 tokens back": (
@@ -140,6 +142,20 @@ def list_networks(records: Records) -> results.Rows:
             size = find_state_bytes(records, net, way)
             label = name if way == TRAINED else f"{name}, read with a {way}"
             rows.append([label, f"{parameters:,}", f"{size:,}", *cells])
+    return rows
+
+
+def list_front(records: Records) -> results.Rows:
+    """Return, by network as trained, bytes of state, bits per byte, and what passages save."""
+    head = ["network", "bytes of state", "bits per byte", f"saved after {FRONT_GAP} tokens, nats"]
+    rows = [head]
+    passages = collect_passages(records)
+    for net, name in NAMES.items():
+        if found := results.select(records, kind=net):
+            bits = collect(records, net, TRAINED, FIRST_TEXT).whole.values()
+            saved = passages[name][FRONT_GAP].values()
+            size = f"{found[0]['readings'][TRAINED]['state_bytes']:,}"
+            rows.append([name, size, results.format_spread(bits), results.format_spread(saved)])
     return rows
 
 

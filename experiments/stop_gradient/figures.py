@@ -59,6 +59,16 @@ CONTRASTS = {
 """What is compared: first the arm that shall need less, then the other and how it is read."""
 
 
+FRONT = (
+    "the window against Transformer-XL, 2 rows",
+    "memory against segments of 128 read by a window",
+    "memory against segments of 64 read by a window, 16 rows",
+    "Transformer-XL of 16 rows against the window of 2",
+    "Transformer-XL of 16 rows against segments of 128 read by a window",
+)
+"""Contrasts on the page of the study."""
+
+
 def collect(records: Records, key: str, text: str, kind: str, way: str) -> dict[int, object]:
     return results.collect(records, key, way, kind=f"{text}, {kind}")
 
@@ -70,6 +80,12 @@ N_SHOWN = 3
 def list_tables(records: Records) -> list[results.Rows]:
     """Return effects by what is equal, bits per byte by text, and those of repeated trainings."""
     return [list_effects(records), list_bits(records), list_repeats(records)]
+
+
+def list_front(records: Records) -> results.Rows:
+    """Return the rows of FRONT, of each text that has them."""
+    head, *rows = list_effects(records)
+    return [head, *(row for row in rows if row[0].split(": ")[1] in FRONT)]
 
 
 def list_effects(records: Records) -> results.Rows:

@@ -44,6 +44,18 @@ CONTRASTS = {
 """First the way that shall need less, in the order of the hypotheses."""
 
 
+FRONT = (
+    "static",
+    "memory of 512",
+    "cache of 2,000",
+    "cache of 20,000",
+    "steps of all weights",
+    "RMS steps of all weights",
+    "cache and steps",
+)
+"""Ways on the page of the study."""
+
+
 def list_chosen(records: Records) -> dict[str, dict]:
     """Return the ways by name, the one with the least work first."""
     found = sorted(results.select(records, kind="chosen"), key=lambda each: each["operations"])
@@ -77,6 +89,12 @@ def list_tables(records: Records) -> list[results.Rows]:
         for name in chosen
     }
     return [rows, results.list_repeats(pairs), values]
+
+
+def list_front(records: Records) -> results.Rows:
+    """Return the work and bits per byte of the ways in FRONT, the one with the least work first."""
+    head, *rows = list_tables(records)[0]
+    return [head, *(row for row in rows if row[0] in FRONT)]
 
 
 def format_options(options: dict) -> str:
