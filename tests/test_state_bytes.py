@@ -6,7 +6,10 @@ from argparse import Namespace
 import pytest
 
 from experiments.results import load_records
-from experiments.state_bytes import figures, run
+from experiments.state_bytes import figures, readings, recall, run
+from txl_lightning import TransformerXLConfig
+from txl_lightning.imports import NETWORKS
+from txl_lightning.model.config import make_config
 
 
 @pytest.fixture
@@ -69,3 +72,86 @@ def test_a_table_shows_what_float32_does_at_the_best_rate(args, trained):
     other = {"kind": "precision", "net": "lstm", "curve": {figures.COLUMN: [2]}}
     _, row = figures.list_precisions(records | {"32-true lstm": other | best})
     assert row == ["LSTM", "1.500", "2.000"]
+
+
+def count_parameters(arm):
+    name = {"class_path": NETWORKS[arm.network]} if arm.network else {}
+    net = make_config(name | arm.settings | {"n_token": 258}).build()
+    return sum(weights.numel() for weights in net.parameters())
+
+
+def test_networks_that_learn_pairs_have_equal_parameters_within_1_percent():
+    first = count_parameters(recall.ARMS[recall.FIRST])
+    for name, arm in recall.ARMS.items():
+        assert count_parameters(arm) == pytest.approx(first, rel=0.01), name
+
+
+def test_every_arm_of_pairs_reads_as_many_tokens_of_a_row_in_an_update():
+    for name, arm in recall.ARMS.items():
+        assert recall.SIZES.segment % arm.segments == 0, name
+        unit = arm.settings.get("unit_len", 1)
+        assert recall.SIZES.segment // arm.segments % unit == 0, name
+
+
+def test_bytes_of_a_state_are_those_of_its_memory_and_of_a_cache_with_its_tokens():
+    config = TransformerXLConfig(n_token=9, n_layer=3, n_head=2, d_model=8, mem_len=16)
+    trained = Namespace(net=config.build())
+    of_states = 3 * 8 * 4
+    # Beside the states, an integer: how many there are.
+    assert readings.count_bytes(trained, {}) == 16 * of_states + 8
+    assert readings.count_bytes(trained, {"mem_len": 5}) == 5 * of_states + 8
+    assert readings.count_bytes(trained, {"cache_len": 7}) == 16 * of_states + 8 + 7 * (8 * 4 + 8)
+
+
+def test_only_the_transformer_xl_is_read_in_several_ways():
+    assert readings.list_ways("lstm", {}) == {readings.TRAINED: {}}
+    ways = readings.list_ways("transformer_xl", {"cache_theta": 30.0})
+    assert ways[readings.CACHED] == {"cache_len": 2000, "cache_theta": 30.0}
+    assert ways["memory of 76"] == {"mem_len": 76}
+
+
+def make_reading(bits, size):
+    texts = dict.fromkeys(figures.TEXTS, bits)
+    blocks = {text: [bits - 0.1, bits + 0.1] for text in figures.TEXTS}
+    return {"bits_per_byte": texts, "blocks": blocks, "state_bytes": size}
+
+
+@pytest.fixture
+def records():
+    """Return records of two seeds: Gated DeltaNet needs 0.2 bits more, and recalls 30 % more."""
+    found = {}
+    for seed in (1, 2):
+        whole = make_reading(1.5 + seed / 10, 200)
+        ways = {"as trained": whole, "memory of 76": make_reading(1.6 + seed / 10, 150)}
+        passages = {"128": {"control": 5.0, "copy": 4.5}}
+        xl = {"kind": "transformer_xl", "readings": ways, "passages": passages}
+        other = {"as trained": make_reading(1.8 + seed / 10, 149)}
+        gdn = {"kind": "gated_delta_net", "readings": other, "passages": passages}
+        for record in (xl, gdn):
+            found[f"{record['kind']} {seed}"] = record | {"seed": seed, "parameters": 1000}
+        for name, share in (("Transformer-XL, memory of 128", 0.2), ("Gated DeltaNet", 0.5)):
+            rows = [{"nearest": 256, "accuracy": share, "asked": 9}]
+            pairs = {"kind": f"{figures.PAIRS}{name}", "rows": rows, "state_bytes": 70}
+            found[f"pairs {name} {seed}"] = pairs | {"seed": seed, "parameters": 100}
+    return found
+
+
+def test_a_network_that_needs_more_bits_than_one_with_as_many_bytes_is_behind(records):
+    by_name = {each.name: each for each in figures.list_contrasts(records)}
+    behind = by_name["Python source: Gated DeltaNet against Transformer-XL, equal bytes of state"]
+    assert behind.effects == pytest.approx([-0.2, -0.2])
+    assert behind.documents == [pytest.approx([-0.2, -0.2])] * 2
+
+
+def test_a_network_that_recalls_more_pairs_is_ahead(records):
+    by_name = {each.name: each for each in figures.list_contrasts(records)}
+    name = "Gated DeltaNet against Transformer-XL (memory of 128), 256 to 384 tokens back"
+    assert by_name[f"pairs: {name}"].effects == pytest.approx([30, 30])
+
+
+def test_tables_list_readings_by_bytes_and_what_a_passage_saves(records):
+    _, first, second, third = figures.list_networks(records)
+    assert first[0] == "Transformer-XL, memory of 128, read with a memory of 76"
+    assert [row[2] for row in (first, second, third)] == ["150", "200", "149"]
+    assert figures.list_passages(records)[1][1] == "0.500 ± 0.000 (2)"
+    assert figures.list_front(records)[1][2:] == ["1.650 ± 0.071 (2)", "0.500 ± 0.000 (2)"]
