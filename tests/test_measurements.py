@@ -33,7 +33,7 @@ from experiments.original import run as original
 from experiments.speed.cases import Case
 from experiments.stop_gradient import figures
 from experiments.stop_gradient import run as stop_gradient
-from experiments.stop_gradient.arms import ARMS, EQUALIZED, REFERENCE, SPAN, TOKENS, Arm
+from experiments.stop_gradient.arms import ARMS, REFERENCE, SPAN, TIMED, TOKENS, Arm
 from experiments.words import lstm
 from experiments.words import run as words
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
@@ -102,7 +102,8 @@ def args(monkeypatch, finished, tmp_path):
     kinds += [f"python_source, rate {name}" for name in ARMS]
     records |= {name if "rate" in name else f"rate {name}": {"rate": 3e-3} for name in kinds}
     work = dict.fromkeys(ARMS, 1.0) | {"memory 2x512": 0.5, "memory 2x64": 1.04}
-    records["python_source, pace"] = {"step_operations": work, "step_seconds": work}
+    for name in TIMED:
+        records[f"python_source, {name}"] = {"step_operations": work, "step_seconds": work}
     (tmp_path / "results.json").write_text(json.dumps({"records": records}))
     where = {"runs": tmp_path, "out": tmp_path / "results.json", "minutes": 2.0}
     where |= {"accelerator": "cpu", "device": torch.device("cpu")}
@@ -303,7 +304,7 @@ def test_an_arm_with_other_work_is_trained_again_with_as_much_as_the_reference(a
 
 def test_an_effect_of_equal_work_needs_trainings_with_as_much_work_or_as_much_as_it_is():
     # Segments of 64 without memory have fewer operations, and were not timed.
-    seconds = dict.fromkeys((REFERENCE, *EQUALIZED), 1.0)
+    seconds = dict.fromkeys((REFERENCE, *TIMED["pace"]), 1.0)
     operations = dict.fromkeys(ARMS, 1.0) | {"alone 16x64": 0.8}
     records = {"novels, pace": {"step_operations": operations, "step_seconds": seconds}}
     for name in ARMS:
@@ -316,6 +317,18 @@ def test_an_effect_of_equal_work_needs_trainings_with_as_much_work_or_as_much_as
     ):
         found = {each for each in measured if each.startswith(f"novels: {name}")}
         assert found == {f"novels: {name}{budget}" for budget in budgets}
+
+
+def test_an_arm_that_was_timed_later_has_as_much_work_as_the_reference_beside_it():
+    seconds = {REFERENCE: 2.0, "memory 2x512": 4.0}
+    later = {REFERENCE: 3.0, "alone 16x64": 2.0}
+    records = {"novels, pace": {"step_seconds": seconds}}
+    records["novels, pace of segments of 64"] = {"step_seconds": later}
+    steps = stop_gradient.arms.STEPS
+    find = stop_gradient.arms.find_steps
+    assert find("novels", "memory 2x512, equal seconds", records) == steps / 2
+    assert find("novels", "alone 16x64, equal seconds", records) == steps * 3 / 2
+    assert find("novels", "alone 16x64", records) == steps
 
 
 def test_arms_are_read_with_the_span_of_training_and_segments_also_as_they_were(args, finished):

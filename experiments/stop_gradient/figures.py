@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments import results
 from experiments.results import AGAIN, Records
-from experiments.stop_gradient.arms import ARMS, BUDGETS, is_equal, match_steps
+from experiments.stop_gradient.arms import ARMS, BUDGETS, find_pace, is_equal, match_steps
 from txl_lightning.analysis.contrasts import Contrast
 
 UNIT = "bits per byte"
@@ -138,7 +138,7 @@ def choose_kind(records: Records, text: str, name: str, budget: str) -> str:
 
     An arm that was not timed has no records of equal seconds.
     """
-    work = records[f"{text}, pace"][f"step_{budget}"]
+    work = find_pace(text, name, records)[f"step_{budget}"]
     is_same = name in work and is_equal(match_steps(name, work))
     return name if is_same else f"{name}, equal {budget}"
 

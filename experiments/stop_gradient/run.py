@@ -13,7 +13,7 @@ import numpy as np
 from experiments import common, pace
 from experiments.results import load_records
 from experiments.stop_gradient import arms
-from experiments.stop_gradient.arms import ARMS, BUDGETS, EQUALIZED, KINDS, REFERENCE
+from experiments.stop_gradient.arms import ARMS, BUDGETS, KINDS, REFERENCE, TIMED
 from experiments.stop_gradient.texts import NAMES, RATES_OF, choose_text
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -67,19 +67,20 @@ def measure_seeds(args: Namespace, text: str, kinds: list[str]) -> None:
 
 def measure_equalized(args: Namespace, text: str) -> None:
     """Train again, with as much work as the reference, what had another amount of it."""
-    common.measure_once(args, f"{text}, pace", time_arms, text)
+    for record, names in TIMED.items():
+        common.measure_once(args, f"{text}, {record}", time_arms, text, names)
     own = [kind for kind in args.only if KINDS[kind][1] in BUDGETS]
     measure_seeds(args, text, [k for k in own if not arms.is_equal(count_steps(args, text, k))])
 
 
 def count_steps(args: Namespace, text: str, kind: str) -> int:
-    return arms.find_steps(kind, load_records(args.out).get(f"{text}, pace", {}))
+    return arms.find_steps(text, kind, load_records(args.out))
 
 
-def time_arms(args: Namespace, text: str) -> dict[str, Any]:
+def time_arms(args: Namespace, text: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Return operations of a token and seconds of a step by arm, in turn on a quiet machine."""
     n_token = 256 if args.fast or text == "enwik8_prefix" else 4096
-    timed = {name: (OPTIONS | ARMS[name].options, n_token) for name in (REFERENCE, *EQUALIZED)}
+    timed = {name: (OPTIONS | ARMS[name].options, n_token) for name in (REFERENCE, *names)}
     needed = {name: arm.count_operations(n_token) for name, arm in ARMS.items()}
     computed = {name: arm.count_operations(n_token, computed=True) for name, arm in ARMS.items()}
     counts = {"step_operations": needed, "computed_operations": computed}
