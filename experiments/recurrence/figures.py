@@ -18,9 +18,9 @@ DRAWN = (
     "Transformer-XL, 2 layers",
     "Transformer-XL, 4 layers",
     "Transformer-XL, 8 layers",
-    "Transformer-XL, 4 layers, whole words",
     "Gated DeltaNet",
     "LSTM, 1 layer",
+    "LSTM, 2 layers",
     "RMT, gradient 2",
 )
 
@@ -57,8 +57,7 @@ def tabulate(records: Records, group: str) -> results.Rows:
 def list_front(records: Records) -> results.Rows:
     """Return, of the first group, the segments that each arm could know, and those it knows."""
     group = next(iter(GROUPS))
-    head = [f"words of {group}", "segments that its memory reaches", "known segments (seeds)"]
-    rows = [head]
+    rows = [[f"words of {group}", "segments that could be known", "known segments (seeds)"]]
     for name, _, _, limit, known, *_ in tabulate(records, group)[1:]:
         rows.append([name, limit, known])
     return rows
@@ -123,6 +122,7 @@ def draw(records: Records, folder: Path) -> None:
                     line.setdefault(number, {})[seed] = 100 * share
             lines[name] = line
         labels = {"xlabel": "segment of the word", "ylabel": "right states (%)", "xscale": "log"}
+        labels["ylim"] = (0, 104)
         path = folder / f"{group}.png"
         title = f"{group}: the product so far, known by segment"
         results.draw_lines(path, title, lines, 8, 4.5, **labels)
