@@ -1,20 +1,31 @@
 """Tables and pictures of the ways to read a text, from results.json alone."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from experiments import results
-from experiments.results import AGAIN, Records
+from experiments.results import AGAIN, Records, Scores
 from txl_lightning.analysis.contrasts import Contrast
+
+Points = Mapping[str, Mapping[str, tuple[float, results.BySeed]]]
+"""Work (static is 1) and bits per byte by seed, by family and way."""
 
 UNIT = "bits per byte"
 MARGIN = 0.01
-N_SHOWN = 2
+N_SHOWN = 3
 """Tables on the page."""
+N_QUARTER = 4
+DOCUMENTATION = "django_docs"
+BEFORE_INDEX = "django_docs_before_index"
 TEXTS = {
     "django_code": "Django's code",
-    "django_docs": "Django's documentation",
+    DOCUMENTATION: "Django's documentation",
+    BEFORE_INDEX: "Django's documentation without its index",
     "python_source": "Python source",
 }
+"""The index is the end of what is read, so that what is before it is read as without it."""
 FAMILIES = {
     "longer memory": ("static", "memory of "),
     "cache": ("cache of ",),
@@ -23,10 +34,12 @@ FAMILIES = {
     "cache and steps": ("cache and steps",),
     "cache and RMS steps": ("cache and RMS steps",),
 }
-"""Beginnings of the names of ways, by the name of a line in the pictures.
+"""Beginnings of the names of ways, by the name of a mark in the pictures.
 
-Ways of one line differ in their work. That of the RMS is not counted.
+Ways of one mark differ in their work. That of the RMS is not counted.
 """
+NAMED = ("longer memory", "cache", "steps")
+"""Marks beside which the rest of a way's name stands; RMS steps are beside plain ones."""
 CONTRASTS = {
     "cache of 20,000 against steps of all weights": ("cache of 20,000", "steps of all weights"),
     "RMS steps against plain steps": ("RMS steps of all weights", "steps of all weights"),
@@ -42,6 +55,12 @@ CONTRASTS = {
     "cache and RMS steps against cache and steps": ("cache and RMS steps", "cache and steps"),
 }
 """First the way that shall need less, in the order of the hypotheses."""
+QUARTERED = {
+    f"{cache} against steps of all weights": (cache, "steps of all weights")
+    for cache in ("cache of 20,000", "cache of 2,000")
+}
+"""What is compared by the place in a text."""
+COMPRESSORS = {"ppmd": "PPMd", "zpaq": "zpaq -m5"}
 
 
 FRONT = (
@@ -62,38 +81,107 @@ def list_chosen(records: Records) -> dict[str, dict]:
     return {record["way"]: record for record in found}
 
 
-def collect(records: Records, key: str, way: str, text: str) -> dict[int, object]:
-    return results.collect(records, key, text, kind=way)
+def collect(records: Records, way: str, text: str) -> Scores:
+    """Return the bits per byte of a text, and of its blocks, read in one way."""
+    if text == BEFORE_INDEX:
+        n_block = records.get("sizes", {}).get("blocks_before_index", 0)
+        return collect_part(records, way, DOCUMENTATION, slice(n_block))
+    keys = ("bits_per_byte", "blocks")
+    return Scores(*(results.collect(records, key, text, kind=way) for key in keys))
+
+
+def collect_part(records: Records, way: str, text: str, part: slice) -> Scores:
+    n_byte = records.get("sizes", {}).get("block_bytes", {}).get(text, ())
+    return cut_scores(collect(records, way, text), n_byte, part)
+
+
+def cut_scores(scores: Scores, n_byte: Sequence[int], part: slice) -> Scores:
+    """Return the bits per byte of some blocks of a text, and of each; none if none are chosen.
+
+    The blocks have equal tokens, and their mean is the bits per byte of the whole text: so are they
+    in `scores`, for the whole, and in what is returned, for the part. n_byte: of each block.
+    """
+    if not n_byte[part]:
+        return Scores({}, {})
+    # Where a token has more bytes, as many bits per token are fewer per byte.
+    size = fmean(n_byte[part]) / fmean(n_byte)
+    blocks = {seed: [each / size for each in found[part]] for seed, found in scores.blocks.items()}
+    return Scores({seed: fmean(each) for seed, each in blocks.items()}, blocks)
 
 
 def list_tables(records: Records) -> list[results.Rows]:
-    """Return the work and bits per byte of each way; repeated trainings; what was chosen."""
+    """Return the bits per byte of each way; by place; repeated trainings; and what was chosen."""
     chosen = list_chosen(records)
     if not chosen:
-        return [[["way", "work", *TEXTS.values()]]]
-    least = chosen["static"]["operations"]
+        return [list_ways(records)]
+    tables = [list_ways(records), list_quarters(records), list_repeats(records)]
+    return [*tables, list_options(records)]
+
+
+def list_ways(records: Records) -> results.Rows:
+    """Return the work and bits per byte of each way, and the bits per byte of compressors."""
     rows = [["way", "work, static is 1", *TEXTS.values()]]
-    values = [["way", "options", "nats of validation text"]]
+    chosen = list_chosen(records)
     for name, record in chosen.items():
-        work = f"{record['operations'] / least:.1f}"
-        values.append([name, format_options(record["options"]), f"{record['val']:.4f}"])
-        found = [collect(records, "bits_per_byte", name, text) for text in TEXTS]
+        work = f"{record['operations'] / chosen['static']['operations']:.1f}"
+        found = [collect(records, name, text).whole for text in TEXTS]
         cells = [results.format_spread(each.values()) if each else "" for each in found]
         rows.append([name, work, *cells])
+    for name, found in list_compressed(records).items():
+        bits = found["bits_per_byte"]
+        rows.append([name, "", *(f"{bits[text]:.3f}" if text in bits else "" for text in TEXTS)])
+    return rows
+
+
+def list_compressed(records: Records) -> dict[str, dict[str, Any]]:
+    """Return the record of each compressor by its name, first alone and then after a text."""
+    return {
+        f"{name} {title}": record
+        for when, title in results.COMPRESSED.items()
+        for key, name in COMPRESSORS.items()
+        for record in results.select(records, kind="compressor", compressor=key, when=when)
+    }
+
+
+def list_quarters(records: Records) -> results.Rows:
+    """Return by how many bits per byte a cache is ahead of steps in each quarter of a text."""
+    rows = [["by quarter of the text, bits per byte", "first", "second", "third", "fourth"]]
+    for text, n_byte in records.get("sizes", {}).get("block_bytes", {}).items():
+        length = len(n_byte) // N_QUARTER
+        parts = [slice(n * length, (n + 1) * length) for n in range(N_QUARTER)]
+        for name, pair in QUARTERED.items():
+            found = [compare_part(records, text, pair, part) for part in parts]
+            cells = [f"{each.format(each.mean)}, {each.count_seeds()}" for each in found]
+            rows.append([f"{TEXTS[text]}: {name}", *cells])
+    return rows
+
+
+def list_repeats(records: Records) -> results.Rows:
+    """Return the bits per byte of each training that was repeated: before, and again."""
     pairs = {
         f"{title}: {name}": (
-            collect(records, "bits_per_byte", name, text),
-            collect(records, "bits_per_byte", f"{name}{AGAIN}", text),
+            collect(records, name, text).whole,
+            collect(records, f"{name}{AGAIN}", text).whole,
         )
         for text, title in TEXTS.items()
-        for name in chosen
+        for name in list_chosen(records)
     }
-    return [rows, results.list_repeats(pairs), values]
+    return results.list_repeats(pairs)
+
+
+def list_options(records: Records) -> results.Rows:
+    """Return what was chosen on validation text."""
+    rows = [["way", "options", "nats of validation text"]]
+    for name, record in list_chosen(records).items():
+        rows.append([name, format_options(record["options"]), f"{record['val']:.4f}"])
+    for name, found in list_compressed(records).items():
+        rows.append([name, format_options(found["options"]), ""])
+    return rows
 
 
 def list_front(records: Records) -> results.Rows:
-    """Return the work and bits per byte of the ways in FRONT, the one with the least work first."""
-    head, *rows = list_tables(records)[0]
+    """Return the work and bits per byte of what is in FRONT, the one with the least work first."""
+    head, *rows = list_ways(records)
     return [head, *(row for row in rows if row[0] in FRONT)]
 
 
@@ -113,30 +201,52 @@ def list_contrasts(records: Records) -> list[Contrast]:
 
 def compare(records: Records, label: str, text: str, first: str, second: str) -> Contrast:
     """Return a contrast that is paired by seed, and by the blocks of a text."""
-    better, worse = (
-        results.Scores(*(collect(records, key, way, text) for key in ("bits_per_byte", "blocks")))
-        for way in (first, second)
-    )
+    better, worse = (collect(records, way, text) for way in (first, second))
     return results.compare_blocks(label, better, worse, UNIT, MARGIN)
 
 
+def compare_part(records: Records, text: str, pair: tuple[str, str], part: slice) -> Contrast:
+    """Return a contrast of a part of a text."""
+    better, worse = (collect_part(records, way, text, part) for way in pair)
+    return results.compare_blocks(" against ".join(pair), better, worse, UNIT, MARGIN)
+
+
 def draw(records: Records, folder: Path) -> None:
-    """Draw bits per byte against work, a picture for each text."""
+    """Draw bits per byte by work, a picture for each text; compressors are gray lines."""
     for text, title in TEXTS.items():
-        labels = {"xlabel": "work of a token (static is 1)", "ylabel": UNIT}
-        path = folder / f"{text}.png"
-        title = f"{title}: what work at test time buys"
-        results.draw_lines(path, title, collect_lines(records, text), 8, 4.5, **labels)
+        points = collect_points(records, text)
+        counts = [len(bits) for ways in points.values() for _, bits in ways.values()]
+        if counts:
+            title = f"{title}: bits per byte by the work of a token"
+            title = f"{title} ({results.format_seeds(*counts)})"
+            labels = {"xlabel": "work of a token (static is 1)", "ylabel": UNIT}
+            with results.draw_figure(folder / f"{text}.png", title, 8, 5, **labels) as axes:
+                plot_ways(axes, points)
+                plot_compressors(axes, list_compressed(records), text)
 
 
-def collect_lines(records: Records, text: str) -> results.Lines:
-    """Return the bits per byte of a text by family, by work (static is 1), and by seed."""
+def plot_ways(axes: Any, points: Points) -> None:
+    for family, ways in points.items():
+        results.plot_seeds(axes, dict(ways.values()), label=family, linestyle="none")
+        for name, (work, bits) in ways.items() if family in NAMED else ():
+            label = name.split(" of ")[-1].removeprefix("the ")
+            place = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": "small"}
+            axes.annotate(label, (work, fmean(bits.values())), **place)
+
+
+def plot_compressors(axes: Any, compressed: dict[str, dict[str, Any]], text: str) -> None:
+    styles = ("--", ":", "-.", "-")
+    for style, (name, found) in zip(styles, compressed.items(), strict=False):
+        if text in found["bits_per_byte"]:
+            axes.axhline(found["bits_per_byte"][text], color="gray", linestyle=style, label=name)
+
+
+def collect_points(records: Records, text: str) -> Points:
+    """Return the work and the bits per byte of a text of each way, by family."""
     operations = {name: record["operations"] for name, record in list_chosen(records).items()}
-    return {
-        family: {
-            operations[name] / operations["static"]: collect(records, "bits_per_byte", name, text)
-            for name in operations
-            if name.startswith(starts)
-        }
-        for family, starts in FAMILIES.items()
-    }
+    points: dict[str, dict[str, tuple[float, results.BySeed]]] = {}
+    for name, work in operations.items():
+        [family] = [each for each, starts in FAMILIES.items() if name.startswith(starts)]
+        if bits := collect(records, name, text).whole:
+            points.setdefault(family, {})[name] = (work / operations["static"], bits)
+    return points

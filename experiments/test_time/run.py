@@ -1,7 +1,8 @@
 """What is the best use of work at test time: memory, a cache, gradient steps, or both?
 
 The networks are those of experiments/stop_gradient (16 rows, Python source), which must be measured
-before: its results have their rate. Everything is chosen with seed 0 on validation text.
+before: its results have their rate. Everything is chosen with seed 0 on validation text. General
+compressors read the same bytes.
 """
 
 from argparse import Namespace
@@ -11,6 +12,7 @@ from typing import Any
 from experiments import common
 from experiments.results import load_records
 from experiments.stop_gradient import run as stop_gradient
+from experiments.test_time import compressed, sizes
 from experiments.test_time.texts import PARTS, find_text
 from experiments.test_time.ways import SEGMENT, WAYS, count_operations
 from txl_lightning.errors import DataError
@@ -32,9 +34,16 @@ def main() -> None:
     args = common.parse_args(__file__, __doc__, SEEDS, "weights and data", WAYS)
     if args.fast:
         args.only = ["static", "cache of 2,000", "RMS steps of norms"]
+    read = list_texts(args), count_tokens(args)
+    common.measure_once(args, "sizes", sizes.measure, *read)
+    compressed.measure_all(args, *read)
     for name in args.only:
         common.measure_once(args, f"chosen {name}", choose, name)
     common.measure_kinds(args, measure)
+
+
+def list_texts(args: Namespace) -> tuple[str, ...]:
+    return TEXTS[: 1 if args.fast else None]
 
 
 def load_network(args: Namespace, seed: int) -> common.TrainedRun:
@@ -106,7 +115,7 @@ def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
     options = load_records(args.out)[f"chosen {name}"]["options"]
     bits = {}
     blocks = {}
-    for text in TEXTS[:1] if args.fast else TEXTS:
+    for text in list_texts(args):
         how = {"batch_size": 1, "tgt_len": SEGMENT, "max_tokens": count_tokens(args)}
         how |= {} if text == TEXTS[0] else {"path": str(find_text(text))}
         bits[text], blocks[text] = stop_gradient.score_blocks(args, run, how | options)

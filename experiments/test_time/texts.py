@@ -17,6 +17,8 @@ from txl_lightning.errors import DataError
 from txl_lightning.files import replace_file
 
 N_BYTE = 400_000
+INDEX = b"Class-based generic views - flattened index"
+"""Title of a file of the documentation, between two lines: of names alone, without sentences."""
 
 
 class Part(NamedTuple):
@@ -48,6 +50,11 @@ def find_text(name: str) -> Path:
         how = "experiments/test_time/texts.py says where to get it"
         raise DataError(f"{path}: missing; {how}; the data folder is TXL_DATA")
     return path
+
+
+def find_index(text: bytes) -> int:
+    """Return the place of the first byte of the index in the documentation."""
+    return text.index(b"=" * len(INDEX) + b"\n" + INDEX)
 
 
 def extract_text(archive: Path, part: Part, path: Path) -> None:
