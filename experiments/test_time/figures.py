@@ -61,8 +61,6 @@ QUARTERED = {
 }
 """What is compared by the place in a text."""
 COMPRESSORS = {"ppmd": "PPMd", "zpaq": "zpaq -m5"}
-
-
 FRONT = (
     "static",
     "memory of 512",
@@ -71,8 +69,9 @@ FRONT = (
     "steps of all weights",
     "RMS steps of all weights",
     "cache and steps",
+    *(f"PPMd {when}" for when in results.COMPRESSED.values()),
 )
-"""Ways on the page of the study."""
+"""Ways, and a compressor, on the page of the study."""
 
 
 def list_chosen(records: Records) -> dict[str, dict]:
@@ -84,15 +83,23 @@ def list_chosen(records: Records) -> dict[str, dict]:
 def collect(records: Records, way: str, text: str) -> Scores:
     """Return the bits per byte of a text, and of its blocks, read in one way."""
     if text == BEFORE_INDEX:
-        n_block = records.get("sizes", {}).get("blocks_before_index", 0)
-        return collect_part(records, way, DOCUMENTATION, slice(n_block))
+        part = slice(len(list_block_bytes(records, text)))
+        return collect_part(records, way, DOCUMENTATION, part)
     keys = ("bits_per_byte", "blocks")
     return Scores(*(results.collect(records, key, text, kind=way) for key in keys))
 
 
 def collect_part(records: Records, way: str, text: str, part: slice) -> Scores:
-    n_byte = records.get("sizes", {}).get("block_bytes", {}).get(text, ())
-    return cut_scores(collect(records, way, text), n_byte, part)
+    return cut_scores(collect(records, way, text), list_block_bytes(records, text), part)
+
+
+def list_block_bytes(records: Records, text: str) -> list[int]:
+    """Return the bytes of each block of a text; none without a record of sizes."""
+    sizes = records.get("sizes", {})
+    if text == BEFORE_INDEX:
+        n_block = sizes.get("blocks_before_index", 0)
+        return list_block_bytes(records, DOCUMENTATION)[:n_block]
+    return sizes.get("block_bytes", {}).get(text, [])
 
 
 def cut_scores(scores: Scores, n_byte: Sequence[int], part: slice) -> Scores:
@@ -146,8 +153,8 @@ def list_compressed(records: Records) -> dict[str, dict[str, Any]]:
 def list_quarters(records: Records) -> results.Rows:
     """Return by how many bits per byte a cache is ahead of steps in each quarter of a text."""
     rows = [["by quarter of the text, bits per byte", "first", "second", "third", "fourth"]]
-    for text, n_byte in records.get("sizes", {}).get("block_bytes", {}).items():
-        length = len(n_byte) // N_QUARTER
+    for text in [text for text in TEXTS if list_block_bytes(records, text)]:
+        length = len(list_block_bytes(records, text)) // N_QUARTER
         parts = [slice(n * length, (n + 1) * length) for n in range(N_QUARTER)]
         for name, pair in QUARTERED.items():
             found = [compare_part(records, text, pair, part) for part in parts]
@@ -228,8 +235,10 @@ def draw(records: Records, folder: Path) -> None:
 def plot_ways(axes: Any, points: Points) -> None:
     for family, ways in points.items():
         results.plot_seeds(axes, dict(ways.values()), label=family, linestyle="none")
-        for name, (work, bits) in ways.items() if family in NAMED else ():
-            label = name.split(" of ")[-1].removeprefix("the ")
+        named = [name for name in ways if family in NAMED and " of " in name]
+        for name in named:
+            work, bits = ways[name]
+            label = name.split(" of ")[1].removeprefix("the ")
             place = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": "small"}
             axes.annotate(label, (work, fmean(bits.values())), **place)
 
