@@ -153,7 +153,7 @@ def list_compressed(records: Records) -> dict[str, dict[str, Any]]:
 def list_quarters(records: Records) -> results.Rows:
     """Return by how many bits per byte a cache is ahead of steps in each quarter of a text."""
     rows = [["by quarter of the text, bits per byte", "first", "second", "third", "fourth"]]
-    for text in [text for text in TEXTS if list_block_bytes(records, text)]:
+    for text in [text for text in TEXTS if len(list_block_bytes(records, text)) >= N_QUARTER]:
         length = len(list_block_bytes(records, text)) // N_QUARTER
         parts = [slice(n * length, (n + 1) * length) for n in range(N_QUARTER)]
         for name, pair in QUARTERED.items():
