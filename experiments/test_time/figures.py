@@ -225,7 +225,7 @@ def draw(records: Records, folder: Path) -> None:
         counts = [len(bits) for ways in points.values() for _, bits in ways.values()]
         if counts:
             title = f"{title}: bits per byte by the work of a token"
-            title = f"{title} ({results.format_seeds(*counts)})"
+            title = f"{title}\n({results.format_seeds(*counts)})"
             labels = {"xlabel": "work of a token (static is 1)", "ylabel": UNIT}
             with results.draw_figure(folder / f"{text}.png", title, 8, 5, **labels) as axes:
                 plot_ways(axes, points)
