@@ -209,6 +209,8 @@ def test_the_table_by_quarter_has_the_effect_of_each_part_of_each_text():
         "+0.083, 2 of 3",
     ]
     assert len(quarters) == 1 + 2 * len(figures.TEXTS)
+    few = {key: each for key, each in records.items() if not key.startswith("steps of all")}
+    assert len(figures.list_quarters(few)) == 1
 
 
 @pytest.fixture

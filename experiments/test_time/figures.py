@@ -158,8 +158,9 @@ def list_quarters(records: Records) -> results.Rows:
         parts = [slice(n * length, (n + 1) * length) for n in range(N_QUARTER)]
         for name, pair in QUARTERED.items():
             found = [compare_part(records, text, pair, part) for part in parts]
-            cells = [f"{each.format(each.mean)}, {each.count_seeds()}" for each in found]
-            rows.append([f"{TEXTS[text]}: {name}", *cells])
+            if found[0].effects:
+                cells = [f"{each.format(each.mean)}, {each.count_seeds()}" for each in found]
+                rows.append([f"{TEXTS[text]}: {name}", *cells])
     return rows
 
 
