@@ -8,7 +8,7 @@ THEIRS := .venv-reference
 HUB    := .venv-hub
 PEERS  := .venv-peers
 
-EXPERIMENTS := fragmentation stop_gradient test_time recurrence state_bytes depth how_far_back copying longer_memory words novels original adaptation
+EXPERIMENTS := fragmentation stop_gradient test_time recurrence state_bytes how_far_back copying longer_memory words novels original adaptation
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint docs format clean
 .DEFAULT_GOAL := help
@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train on this Python's own source for five minutes, then measure and sample
 	$(BIN)/txl-lightning quickstart
 
-reproduce: $(READY)  ## measure the questions again in runs/reproduced, or those of ONLY="depth novels"; resumable
+reproduce: $(READY)  ## measure the questions again in runs/reproduced, or those of ONLY="words novels"; resumable
 	for name in $(or $(ONLY),$(EXPERIMENTS)); do out=runs/reproduced/$$name; \
 	  $(BIN)/python -m experiments.$$name.run --runs $$out --out $$out/results.json $(REPRODUCE) || \
 	  failed="$$failed $$name"; done; test -z "$$failed"

@@ -3,7 +3,7 @@
 A run.py continues where it was stopped: a measurement with a record is skipped, and an unfinished
 fit resumes. figures.py makes tables and figures of results.json alone (results.py).
 
-    python -m experiments.depth.run [--seeds 1 2 3] [--only KIND ...] [--fast] [--out FILE]
+    python -m experiments.recurrence.run [--seeds 1 2 3] [--only KIND ...] [--fast] [--out FILE]
 
 --again trains and measures once more what has a record, beside it: on another day or machine.
 """
@@ -221,14 +221,6 @@ class TrainedRun:
 def score(args: argparse.Namespace, run: TrainedRun, **how: Any) -> dict[str, Any]:
     """Return the record of an evaluation; if fast, of the first tokens."""
     return run.evaluate(how | ({"max_tokens": 2000} if args.fast else {}))
-
-
-def score_ways(
-    args: argparse.Namespace, run: TrainedRun, ways: Mapping[str, Options], **how: Any
-) -> dict[str, float]:
-    """Return the bits per byte of the test text by the way it is read."""
-    tests = {name: score(args, run, split="test", **how, **way) for name, way in ways.items()}
-    return {name: test["bits_per_byte"] for name, test in tests.items()}
 
 
 def read_rows(net: TransformerXL, ids_BT: np.ndarray, before: int, **how: Any) -> Tensor:

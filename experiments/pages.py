@@ -84,8 +84,7 @@ def show_other_results(folder: Path) -> None:
 
 
 def import_figures(name: str) -> Any:
-    module = import_module(f"experiments.{name}.figures")
-    return getattr(module, "FIGURES", module)
+    return import_module(f"experiments.{name}.figures")
 
 
 def list_contrasts(name: str, records: Records) -> list[Contrast]:
@@ -217,6 +216,8 @@ def describe_cost(records: Sequence[dict[str, Any]]) -> tuple[str, str]:
     Minutes are those of a CPU if any seed ran there. Seeds with a record without seconds do not
     count.
     """
+    # A record of step times has no seed.
+    records = [record for record in records if "seed" in record]
     sizes = sorted({f"{record['parameters'] / 1e6:.1f} M" for record in records})
     seconds: dict[tuple[str, int], list[float]] = {}
     for record in records:

@@ -6,15 +6,13 @@ A figures.py needs this file and its results.json, but no torch. It defines
     list_contrasts(records)   what is compared; claims.yaml names those that get a word
     draw(records, folder)     the pictures
 
-or FIGURES, which has them, and pages.py writes them.
+and pages.py writes them.
 """
 
 import json
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +26,6 @@ Lines = Mapping[str, Mapping[Any, BySeed]]
 """Values by name, by place on the x axis, and by seed."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """For colour-blind readers: Okabe and Ito (2008)."""
-COMPRESSORS = {"xz": "xz -9e", "ppmd": "PPMd (order 16, 1 GB)"}
-COMPRESSED = {"alone": "alone", "after": "after the training text"}
 AGAIN = ", again"
 """What the name and the kind of a record of --again end in: it belongs to no contrast."""
 STYLES = [{"color": c, "marker": m} for c, m in zip(COLOURS, "osD^vP*", strict=True)]
@@ -49,16 +45,6 @@ def collect(records: Records, *keys: str, **values: Any) -> dict[int, Any]:
     for key in keys:
         found = {seed: each[key] for seed, each in found.items() if key in each}
     return found
-
-
-def list_compressors(records: Records) -> dict[str, float]:
-    """Return the bits per byte of each compressor that was measured, by its name."""
-    return {
-        f"{name} {when}": records[key][way]
-        for key, name in COMPRESSORS.items()
-        for way, when in COMPRESSED.items()
-        if way in records.get(key, {})
-    }
 
 
 def subtract(first: BySeed, second: BySeed) -> list[float]:
@@ -221,62 +207,3 @@ class Reading(NamedTuple):
 
     kind: str
     way: str
-
-
-@dataclass(frozen=True)
-class Readings:
-    """Values of networks by the way they are read, of which fewer are better.
-
-    Its methods are those of a figures.py.
-    """
-
-    key: str
-    """The field of a record that has them."""
-    unit: str
-    margin: float
-    """A difference that counts as none."""
-    names: Mapping[Reading, str]
-    """The name of each reading in the table, in the order of its rows."""
-    contrasts: Mapping[str, tuple[Reading, Reading]]
-    """What is compared, by name: first the reading that shall need less."""
-    picture: str
-    """The name of the picture's file."""
-    panels: Mapping[str, Mapping[Reading, str]]
-    """Rows of each panel of the picture, by the panel's title."""
-
-    def collect(self, records: Records, kind: str, way: str) -> BySeed:
-        return collect(records, self.key, way, kind=kind)
-
-    def list_tables(self, records: Records) -> list[Rows]:
-        """Return a row for each reading, and for each compressor."""
-        head = ["network and reading", "parameters", "updates", "training seconds"]
-        rows = [[*head, f"{self.unit} (seeds)"]]
-        again = {
-            Reading(f"{kind}{AGAIN}", way): f"{name}, measured again"
-            for (kind, way), name in self.names.items()
-        }
-        for (kind, way), name in (self.names | again).items():
-            if values := self.collect(records, kind, way):
-                found = select(records, kind=kind)
-                cells = [f"{found[0]['parameters']:,}"]
-                cells += [f"{found[0]['options']['trainer.max_steps']:,}"]
-                cells += [format_training_seconds(found), format_spread(values.values())]
-                rows.append([name, *cells])
-        for name, value in list_compressors(records).items():
-            rows.append([name, "", "", "", f"{value:.3f}"])
-        is_shown = [any(column) for column in zip(*rows[1:], strict=True)]
-        return [[[*compress(row, is_shown)] for row in rows]]
-
-    def list_contrasts(self, records: Records) -> list[Contrast]:
-        return [
-            compare(name, *(self.collect(records, *key) for key in pair), self.unit, self.margin)
-            for name, pair in self.contrasts.items()
-        ]
-
-    def draw(self, records: Records, folder: Path) -> None:
-        panels = {
-            title: {name: self.collect(records, *key) for key, name in rows.items()}
-            for title, rows in self.panels.items()
-        }
-        references = dict.fromkeys(panels, list_compressors(records))
-        draw_panels(folder / f"{self.picture}.png", self.unit, panels, references)

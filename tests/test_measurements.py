@@ -10,7 +10,6 @@ import math
 import shutil
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +22,6 @@ from experiments.copying import figures as copying_figures
 from experiments.copying import run as copying
 from experiments.copying import training
 from experiments.copying.rows import ALONE, FAST, MEMORY
-from experiments.depth import run as depth
 from experiments.fragmentation import run as fragmentation
 from experiments.gpu import operations
 from experiments.how_far_back import run as how_far_back
@@ -96,11 +94,10 @@ def finished(tmp_path_factory, sizes):
 def args(monkeypatch, finished, tmp_path):
     """Arguments of experiments, which find the finished run in place of a new one."""
     monkeypatch.setattr(common, "fit", lambda folder, options: replace(finished, options=options))
-    seconds = {"4, memory": 0.3, "4": 0.2, "xl adamw": 0.3, "lstm adamw": 0.1}
-    records = {name: {"step_seconds": seconds} for name in ("pace", "pace adamw")}
-    kinds = [*seconds, "8", "12", "recurrence", "xl adamw adamw 2", "lstm adamw adamw 2"]
+    records = {"pace adamw": {"step_seconds": {"xl adamw": 0.3, "lstm adamw": 0.1}}}
+    kinds = ["rate xl adamw adamw 2", "rate lstm adamw adamw 2"]
     kinds += [f"python_source, rate {name}" for name in ARMS]
-    records |= {name if "rate" in name else f"rate {name}": {"rate": 3e-3} for name in kinds}
+    records |= {name: {"rate": 3e-3} for name in kinds}
     work = dict.fromkeys(ARMS, 1.0) | {"memory 2x512": 0.5, "memory 2x64": 1.04}
     for name in TIMED:
         records[f"python_source, {name}"] = {"step_operations": work, "step_seconds": work}
@@ -118,7 +115,6 @@ def args(monkeypatch, finished, tmp_path):
         (how_far_back.measure, lambda seed: ("passages memory", seed), False),
         (adaptation.measure, lambda seed: ("novel", seed), False),
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
-        (depth.measure, lambda seed: ("8", seed), False),
         (novels.measure, lambda seed: ("memory", 1, seed), True),
         (stop_gradient.measure, lambda seed: ("python_source", "memory 2x64", seed), True),
         (copying.measure, lambda seed: ("memory", seed), True),
@@ -144,35 +140,13 @@ def test_a_seed_reaches_the_weights_and_where_it_should_the_data(
     assert fits[0][0] != fits[1][0]
 
 
-NATS = {
-    words: lambda found: {"as trained": found["nats"]},
-    depth: lambda found: {n: b * math.log(2) for n, b in found["bits_per_byte"].items()},
-}
-NATS[adaptation] = NATS[depth]
-
-
-@pytest.mark.parametrize(
-    ("experiment", "kind", "split", "rows", "ways"),
-    [
-        (depth, "4, memory", "test", 16, {"memory": (64, 128)}),
-        # A window rereads 56 bytes for each 8, and sees as many as with a memory of 56.
-        (depth, "12", "test", 16, {"segments": (64, 0), "window": (8, 56)}),
-        (adaptation, "novel", "test", 1, {"static": (64, 8)}),
-    ],
-)
-def test_a_run_is_scored_in_its_split_and_segments_with_each_memory(
-    args, finished, experiment, kind, split, rows, ways
-):
-    found = experiment.measure(args, kind, 1)
-    ids = finished.store.ids(split).astype(np.int64)
-    # So many tokens are read, and the first of each row is not scored.
-    n_read = 501 if experiment is adaptation else 2001
-    row_len = -(-n_read // rows)
-    places = np.setdiff1d(np.arange(n_read), np.arange(rows) * row_len)
-    for way, (segment, mem_len) in ways.items():
-        seen = count_seen(places % row_len, segment, mem_len)
-        expected = nats_of(finished.net, ids, places, seen).mean()
-        assert NATS[experiment](found)[way] == pytest.approx(expected, rel=1e-6), way
+def test_a_text_is_read_static_in_one_row_with_the_memory_of_training(args, finished):
+    found = adaptation.measure(args, "novel", 1)["bits_per_byte"]["static"]
+    # So many tokens are read, and the first is not scored.
+    places = np.arange(1, 501)
+    ids = finished.store.ids("test").astype(np.int64)
+    expected = nats_of(finished.net, ids, places, count_seen(places, 64, 8)).mean()
+    assert found * math.log(2) == pytest.approx(expected, rel=1e-6)
 
 
 def test_each_way_of_adapting_has_its_fields_of_what_was_chosen_and_no_other(args):
@@ -196,15 +170,9 @@ def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatc
     assert found["after"] < found["alone"]
 
 
-@pytest.mark.parametrize(
-    ("experiment", "memory", "plain"),
-    [
-        (depth, "4, memory", "4"),
-        (how_far_back, "passages memory", "passages alone"),
-    ],
-)
-def test_networks_that_are_compared_differ_in_their_memory_alone(args, experiment, memory, plain):
-    options = [experiment.measure(args, kind, 1)["options"] for kind in (memory, plain)]
+def test_networks_that_know_passages_differ_in_their_memory_alone(args):
+    kinds = ("passages memory", "passages alone")
+    options = [how_far_back.measure(args, kind, 1)["options"] for kind in kinds]
     assert options[0].get("model.net.mem_len") != 0
     assert options[0] | {"model.net.mem_len": 0} == options[1]
 
@@ -369,19 +337,6 @@ def test_operations_that_the_mask_needs_are_fewest_for_segments_and_of_a_span_fo
     assert alone.count_operations(300) < alone.count_operations(300, computed=True)
 
 
-def test_networks_of_depth_have_equal_updates_but_one_has_as_many_more_as_it_is_faster(
-    args, monkeypatch
-):
-    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
-    args.fast = False
-    options = {kind: depth.measure(args, kind, 1)["options"] for kind in depth.KINDS}
-    steps = {kind: each["trainer.max_steps"] for kind, each in options.items()}
-    # Steps of 0.3 seconds with memory, and of 0.2 without.
-    assert steps == dict.fromkeys(depth.KINDS, 1500) | {"4, more updates": 2250}
-    nets = [(each["model.net.n_layer"], each["model.net.mem_len"]) for each in options.values()]
-    assert nets == [(4, 128), (4, 0), (4, 0), (8, 0), (12, 0)]
-
-
 @pytest.mark.parametrize("precision_", ["32-true", "bf16-mixed"])
 def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, precision_):
     given = []
@@ -391,7 +346,7 @@ def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, precisi
     monkeypatch.setattr(pace, "time_in_turn", lambda steps, fast: dict.fromkeys(steps, 1.0))
     monkeypatch.setattr(pace, "make_config", lambda settings: None)
     args.precision = precision_
-    seconds = depth.time_kinds(args)["step_seconds"]
+    seconds = stop_gradient.time_arms(args, "python_source", ("memory 2x64",))["step_seconds"]
     assert given == [precision_ == "bf16-mixed"] * len(seconds)
 
 
@@ -399,7 +354,6 @@ def test_steps_are_timed_in_the_precision_of_training(args, monkeypatch, precisi
     ("experiment", "values"),
     [
         (words, ("xl adamw", "adamw", 2.0)),
-        (depth, ("4",)),
         (stop_gradient, ("python_source", "memory 8x128")),
     ],
 )
@@ -416,7 +370,6 @@ def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
 
     monkeypatch.setattr(common, "fit", fit)
     monkeypatch.setattr(args, "fast", False)
-    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     found = experiment.choose_rate(args, *values)
     assert found["rate"] == best
     assert found["val"][f"{best:g}"] == 1
@@ -426,12 +379,8 @@ def test_the_learning_rate_is_chosen_between_ones_with_more_nats_of_validation(
     assert nats == [*found["val"].values()]
 
 
-@pytest.mark.parametrize(
-    ("experiment", "kind"), [(depth, ["4"]), (stop_gradient, ["python_source", "memory 2x64"])]
-)
-def test_rates_are_tuned_in_trainings_as_long_as_those_that_count(
-    args, monkeypatch, experiment, kind
-):
+def test_rates_are_tuned_in_trainings_as_long_as_those_that_count(args, monkeypatch):
+    arm = ("python_source", "memory 2x64")
     steps = []
 
     def fit(folder, options):
@@ -440,11 +389,10 @@ def test_rates_are_tuned_in_trainings_as_long_as_those_that_count(
 
     monkeypatch.setattr(common, "fit", fit)
     monkeypatch.setattr(args, "fast", False)
-    monkeypatch.setattr(depth, "find_prefix", lambda: Path("prefix.txt"))
     with pytest.raises(InterruptedError):
-        experiment.choose_rate(args, *kind)
+        stop_gradient.choose_rate(args, *arm)
     with pytest.raises(InterruptedError):
-        experiment.measure(args, *kind, 1)
+        stop_gradient.measure(args, *arm, 1)
     assert steps[0] == steps[1]
 
 
@@ -459,15 +407,15 @@ def test_rates_are_tuned_in_trainings_as_long_as_those_that_count(
 )
 def test_a_run_with_another_setting_has_another_folder(tmp_path, changed):
     options = {"data.tgt_len": 8, "trainer.precision": "32-true"}
-    folder = common.find_folder(tmp_path, "4, memory 1", options)
-    assert folder == common.find_folder(tmp_path, "4, memory 1", dict(reversed(options.items())))
-    assert folder != common.find_folder(tmp_path, "4, memory 1", options | changed)
+    folder = common.find_folder(tmp_path, "memory 1", options)
+    assert folder == common.find_folder(tmp_path, "memory 1", dict(reversed(options.items())))
+    assert folder != common.find_folder(tmp_path, "memory 1", options | changed)
 
 
 @pytest.fixture
 def measured(args):
-    """Arguments whose results have a record of kind 4 and seed 1."""
-    vars(args).update(seeds=[1], only=["4"], again=False, origin={"date": "2026"})
+    """Arguments whose results have a record of kind memory and seed 1."""
+    vars(args).update(seeds=[1], only=["memory"], again=False, origin={"date": "2026"})
     args.settings = {"precision": "32-true"}
     common.measure_kinds(args, lambda args, kind, seed: {"kind": kind, "bits": 1})
     return args
@@ -478,7 +426,9 @@ def test_a_record_is_not_returned_for_another_precision(measured, capsys):
     before = measured.out.read_text()
     with pytest.raises(SystemExit, match="3"):
         common.measure_kinds(measured, lambda args, kind, seed: {"kind": kind, "bits": 2})
-    message = "4 1 was measured with --precision 32-true; expected bf16-mixed; give another --out"
+    message = (
+        "memory 1 was measured with --precision 32-true; expected bf16-mixed; give another --out"
+    )
     assert capsys.readouterr().err.strip().endswith(message)
     assert measured.out.read_text() == before
 
@@ -490,8 +440,9 @@ def test_again_measures_a_record_once_more_as_another_kind(measured):
             measured, lambda args, kind, seed, bits=bits: {"kind": kind, "bits": bits}
         )
     records = common.load_records(measured.out)
-    assert (records["4 1"]["kind"], records["4 1"]["bits"]) == ("4", 1)
-    assert (records["4 1, again"]["kind"], records["4 1, again"]["bits"]) == ("4, again", 2)
+    assert (records["memory 1"]["kind"], records["memory 1"]["bits"]) == ("memory", 1)
+    again = records["memory 1, again"]
+    assert (again["kind"], again["bits"]) == ("memory, again", 2)
 
 
 @pytest.mark.parametrize("name", ["xz", "ppmd"])

@@ -153,7 +153,7 @@ def test_a_target_uses_an_environment_that_has_the_package_and_installs_it_once(
         os.utime(tmp_path / name, (1, 1))
 
     def plan(folder: str) -> str:
-        command = ["make", "-n", "reproduce", "ONLY=depth", f"VENV={folder}"]
+        command = ["make", "-n", "reproduce", "ONLY=recurrence", f"VENV={folder}"]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
 
     assert plan("own").count(" -m venv own\n") == plan("own").count("pip install") == 1

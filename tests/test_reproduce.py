@@ -46,8 +46,8 @@ def check_records(name, results):
     assert all(map(has_curves, folder.glob("*.[ps][nv]g")))
 
 
-# A text that is prepared, with contrasts; rates that are searched; another way to train.
-RESUMED = ("depth", "words", "original")
+# Arms in stages, with contrasts; rates that are searched; another way to train.
+RESUMED = ("stop_gradient", "words", "original")
 
 
 @pytest.mark.slow

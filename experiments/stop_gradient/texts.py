@@ -12,14 +12,15 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from experiments.depth.run import find_prefix
 from experiments.novels.texts import find_novels
+from txl_lightning.data.corpora import ENWIK8, place_file
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.errors import DataError
 from txl_lightning.files import replace_file
 
 MEMBER = "sqlean_py-3.50.4.5/sqlite/sqlite3.c"
 CHECKSUM = "249f645fe3af6386d8e7560994268fac27f51f19a47fd7d7030c9830543bb54e"
+PREFIX = 4_154_064  # bytes
 SUBWORDS = {"data.vocab": "bpe", "data.subwords.n_token": 4096}
 NAMES = ("python_source", "enwik8_prefix", "novels", "sqlite")
 """In the order of training: the last one is opened when all others are done."""
@@ -37,6 +38,17 @@ def choose_text(name: str) -> dict[str, Any]:
         learned = {"data.subwords.train_bytes": 5_000_000}
         return {"data.path": str(find_novels())} | SUBWORDS | learned
     return {"data.path": str(find_sqlite())} | SUBWORDS
+
+
+def find_prefix() -> Path:
+    """Return the file of the first bytes of enwik8, cut from it if it is missing."""
+    folder = DataConfig().data_folder
+    path = folder / "enwik8_prefix.txt"
+    if not path.is_file():
+        [whole] = place_file(ENWIK8, folder / "enwik8")
+        with whole.open("rb") as file:
+            path.write_bytes(file.read(PREFIX))
+    return path
 
 
 def find_sqlite() -> Path:
