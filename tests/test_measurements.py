@@ -115,7 +115,7 @@ def args(monkeypatch, finished, tmp_path):
         (how_far_back.measure, lambda seed: ("passages memory", seed), False),
         (adaptation.measure, lambda seed: ("novel", seed), False),
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
-        (novels.measure, lambda seed: ("memory", 1, seed), True),
+        (novels.measure, lambda seed: ("memory", seed), True),
         (stop_gradient.measure, lambda seed: ("python_source", "memory 2x64", seed), True),
         (copying.measure, lambda seed: ("memory", seed), True),
         (original.measure, lambda seed: ("ours", seed), False),

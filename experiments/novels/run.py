@@ -1,8 +1,4 @@
-"""Does memory help on novels, and do longer memories help?
-
-Each number of million tokens is a run with its whole schedule, so that no point is cut from a
-longer one.
-"""
+"""Does memory help on novels, and do longer memories help?"""
 
 from argparse import Namespace
 from typing import Any
@@ -19,8 +15,8 @@ BOOK_TOKENS = 12_000
 BEFORE = 1024
 CLAMP = 2 * SEGMENT - 1
 KINDS = {"memory": {"model.net.mem_len": SEGMENT}, "alone": {"model.net.mem_len": 0}}
-MILLIONS = (1.0, 2.0, 4.0, 14.0)
-LARGE = 4  # million tokens from which on other lengths are read
+STEPS = 13_671
+"""14 million tokens."""
 OPTIONS = {
     **common.QUICKSTART,
     "data.order": "shuffled",
@@ -41,27 +37,21 @@ FAST |= {"data.order": "ordered", "data.batch_size": 2, "data.document_unit": No
 
 
 def main() -> None:
-    more = {"type": float, "nargs": "+", "default": MILLIONS, "help": "millions of tokens"}
-    args = common.parse_args(__file__, __doc__, kinds=KINDS, millions=more)
-    for kind in args.only:
-        for millions in args.millions[: 1 if args.fast else None]:
-            for seed in args.seeds:
-                name = f"{kind} {millions:g} {seed}"
-                common.measure_seed(args, name, measure, kind, millions, seed)
+    args = common.parse_args(__file__, __doc__, kinds=KINDS)
+    common.measure_kinds(args, measure)
 
 
-def measure(args: Namespace, kind: str, millions: float, seed: int) -> dict[str, Any]:
+def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return nats by split, way of reading and book."""
-    steps = int(millions * 1e6 / (SEGMENT * ROWS))
-    options = OPTIONS | KINDS[kind] | {"data.seed": seed} | common.plan_steps(steps)
+    options = OPTIONS | KINDS[kind] | {"data.seed": seed} | common.plan_steps(STEPS)
     options |= FAST if args.fast else {"data.path": str(find_novels())}
-    run = common.train(args, f"{kind} {millions:g} {seed}", seed, options)
-    ways = choose_ways(kind, millions)
+    run = common.train(args, f"{kind} {seed}", seed, options)
+    ways = choose_ways(kind)
     nats = {
         split: score_books(run.net, find_books(run, split, args.fast), ways, args.fast)
         for split in ("val", "test")
     }
-    fields = {"kind": kind, "millions": millions, "seed": seed, "steps": steps, "nats": nats}
+    fields = {"kind": kind, "seed": seed, "nats": nats}
     return fields | run.describe("val/bits_per_byte")
 
 
@@ -74,17 +64,15 @@ def find_books(run: common.TrainedRun, split: str, fast: bool) -> np.ndarray:
     return np.stack([book[first : first + n_token] for book, first in firsts])
 
 
-def choose_ways(kind: str, millions: float) -> dict[str, dict[str, Any]]:
+def choose_ways(kind: str) -> dict[str, dict[str, Any]]:
     """Return the lengths of each way of reading."""
     ways: dict[str, dict[str, Any]] = {"segments": {"mem_len": 0, "tgt_len": SEGMENT}}
     if kind == "alone":
         window = {"mem_len": 0, "tgt_len": 8, "ext_len": SEGMENT - 8}
         cached = {"mem_len": SEGMENT, "tgt_len": SEGMENT, "same_length": "mem_len"}
         return ways | {"window": window, "cached": cached}
-    is_large = millions >= LARGE
-    lengths = LENGTHS if is_large else (SEGMENT,)
-    for name, more in WAYS.items() if is_large else [("plain", {})]:
-        for mem_len in lengths:
+    for name, more in WAYS.items():
+        for mem_len in LENGTHS:
             ways[f"{name} {mem_len}"] = {"mem_len": mem_len, "tgt_len": SEGMENT} | more
     return ways
 
