@@ -24,7 +24,7 @@ from experiments.copying import training
 from experiments.copying.rows import ALONE, FAST, MEMORY
 from experiments.fragmentation import run as fragmentation
 from experiments.gpu import operations
-from experiments.how_far_back import run as how_far_back
+from experiments.how_far_back import passages
 from experiments.how_far_back.passages import score_copies
 from experiments.novels import run as novels
 from experiments.original import run as original
@@ -111,8 +111,7 @@ def args(monkeypatch, finished, tmp_path):
     ("measure", "values", "of_data"),
     [
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
-        (how_far_back.measure, lambda seed: ("values 32", seed), True),
-        (how_far_back.measure, lambda seed: ("passages memory", seed), False),
+        (passages.measure, lambda seed: ("passages memory", seed), False),
         (adaptation.measure, lambda seed: ("novel", seed), False),
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (novels.measure, lambda seed: ("memory", seed), True),
@@ -172,7 +171,7 @@ def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatc
 
 def test_networks_that_know_passages_differ_in_their_memory_alone(args):
     kinds = ("passages memory", "passages alone")
-    options = [how_far_back.measure(args, kind, 1)["options"] for kind in kinds]
+    options = [passages.measure(args, kind, 1)["options"] for kind in kinds]
     assert options[0].get("model.net.mem_len") != 0
     assert options[0] | {"model.net.mem_len": 0} == options[1]
 

@@ -1,13 +1,14 @@
-"""Recall of values by distance is measured as experiments/how_far_back says."""
+"""Recall of values by distance is measured as experiments/state_bytes says."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from experiments import common
 from experiments.copying.rows import FAST
-from experiments.how_far_back import pairs
-from experiments.how_far_back import run as recall
+from experiments.state_bytes import pairs, recall
 from tests.helpers.one_layer import count_seen, draw_text, predict
 
 
@@ -47,7 +48,7 @@ def test_a_value_in_another_row_cannot_be_recalled():
 
 
 def test_rows_of_training_are_curricula_and_texts_differ_by_seed(tmp_path):
-    sizes = recall.replace(recall.SIZES, steps=40, batch_size=4)
+    sizes = recall.replace(recall.SIZES, steps=40, batch_size=4, segment=32)
     texts = {}
     for seed in (1, 2):
         paths = recall.write_texts(tmp_path / str(seed), seed, sizes)
@@ -65,11 +66,15 @@ def test_rows_of_training_are_curricula_and_texts_differ_by_seed(tmp_path):
     assert (tmp_path / "1" / "train.txt").read_text() == train
 
 
-def test_a_curriculum_is_read_in_order_with_the_memory_of_its_kind():
-    options = recall.choose_options(recall.SIZES, 3, 128)
+def test_a_curriculum_is_read_in_order_with_the_memory_of_its_arm(monkeypatch, tmp_path):
+    monkeypatch.setattr(common, "train", lambda args, name, seed, options: options)
+    monkeypatch.setattr(recall, "write_texts", lambda folder, seed, sizes: [f"{folder}"])
+    args = Namespace(fast=False, runs=tmp_path)
+    options = recall.train(args, "Transformer-XL, memory of 512", 3, 6e-3)
     assert options["data.order"] == "ordered"
-    assert options["model.net.mem_len"] == 128
-    assert (options["data.tgt_len"], options["data.batch_size"]) == (32, 32)
+    assert options["data.path"] == [f"{tmp_path / 'pairs' / '3'}"]
+    assert options["model.net.mem_len"] == 512
+    assert (options["data.tgt_len"], options["data.batch_size"]) == (128, 8)
     assert options["trainer.max_steps"] == recall.SIZES.steps
 
 

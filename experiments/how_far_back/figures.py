@@ -1,15 +1,12 @@
-"""Tables and figures of values and passages by distance, from results.json alone."""
+"""Tables and figures of passages by distance, from results.json alone."""
 
 from pathlib import Path
 from typing import Any
 
 from experiments import results
-from experiments.how_far_back.pairs import LONGEST, VALUES
 from experiments.results import Records
 from txl_lightning.analysis.contrasts import Contrast
 
-GUESSING = 100 / VALUES
-MEMORYLESS = "trained with a memory of 0"
 SAME_NATS = 0.01  # nats of a token
 CURVES = {
     ("passages memory", "as trained"): "memory of 128 as trained",
@@ -20,43 +17,18 @@ CURVES = {
 
 
 def list_tables(records: Records) -> list[results.Rows]:
-    tables = {
-        ("values recalled (%), by tokens back", 0): collect_values(records),
-        ("nats saved per token of a passage, by tokens between", 3): collect_passages(records),
-    }
-    return [tabulate(*title, lines) for title, lines in tables.items() if lines]
-
-
-def tabulate(title: str, digits: int, lines: results.Lines) -> results.Rows:
-    rows: list[list[Any]] = [[title, *next(iter(lines.values()))]]
+    lines = collect_passages(records)
+    rows: list[list[Any]] = [
+        ["nats saved per token of a passage, by tokens between", *next(iter(lines.values()), {})]
+    ]
     for name, line in lines.items():
-        cells = (results.format_spread(found.values(), digits) for found in line.values())
-        rows.append([name, *cells])
-    return rows
-
-
-def collect_values(records: Records) -> results.Lines:
-    mem_lens = list_mem_lens(records)
-    return {f"trained with a memory of {n}": collect_shares(records, mem_len=n) for n in mem_lens}
+        rows.append([name, *(results.format_spread(found.values()) for found in line.values())])
+    return [rows]
 
 
 def collect_passages(records: Records) -> results.Lines:
     curves = {name: collect_curve(records, *key) for key, name in CURVES.items()}
     return {name: curve for name, curve in curves.items() if curve}
-
-
-def list_mem_lens(records: Records) -> list[int]:
-    return sorted({record["mem_len"] for record in records.values() if "mem_len" in record})
-
-
-def collect_shares(records: Records, **values: Any) -> dict[str, results.BySeed]:
-    """Return the percent of right values by range of distances, and by seed."""
-    shares: dict[str, dict[int, float]] = {}
-    for seed, rows in results.collect(records, "rows", **values).items():
-        for row in rows:
-            name = f"{row['nearest']}-{min(2 * row['nearest'] - 1, 2 * LONGEST)}"
-            shares.setdefault(name, {})[seed] = 100 * row["accuracy"]
-    return shares
 
 
 def collect_curve(records: Records, kind: str, way: str) -> dict[int, results.BySeed]:
@@ -69,10 +41,6 @@ def collect_curve(records: Records, kind: str, way: str) -> dict[int, results.By
 
 
 def draw(records: Records, folder: Path) -> None:
-    values = {name: line for name, line in collect_values(records).items() if name != MEMORYLESS}
-    labels = {"xlabel": "distance to the value (tokens)"}
-    labels |= {"ylabel": f"values recalled (%; by guessing {GUESSING:g})"}
-    results.draw_lines(folder / "values.png", "Values recalled by distance", values, 8, 4, **labels)
     labels = {"xlabel": "tokens between the passages", "ylabel": "nats saved per token"}
     path = folder / "passages.png"
     title = "A passage that comes again"

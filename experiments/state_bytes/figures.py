@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
-from experiments.how_far_back.figures import GUESSING, collect_shares
 from experiments.results import Records
+from experiments.state_bytes.pairs import LONGEST, VALUES
 from txl_lightning.analysis.contrasts import Contrast
 
 NAMES = {
@@ -31,6 +31,7 @@ TEXTS = {
     "django_docs": "Django's documentation",
 }
 PAIRS = "pairs "
+GUESSING = 100 / VALUES
 TRAINED = "as trained"
 SPAN = "span of 128"
 CACHED = "cache of 2,000"
@@ -215,6 +216,16 @@ def collect_pairs(records: Records) -> results.Lines:
     kinds = {r["kind"] for r in records.values() if r["kind"].startswith(PAIRS)}
     own = sorted(kind for kind in kinds if not kind.endswith(results.AGAIN))
     return {kind.removeprefix(PAIRS): collect_shares(records, kind=kind) for kind in own}
+
+
+def collect_shares(records: Records, **values: Any) -> dict[str, results.BySeed]:
+    """Return the percent of right values by range of distances, and by seed."""
+    shares: dict[str, dict[int, float]] = {}
+    for seed, rows in results.collect(records, "rows", **values).items():
+        for row in rows:
+            name = f"{row['nearest']}-{min(2 * row['nearest'] - 1, 2 * LONGEST)}"
+            shares.setdefault(name, {})[seed] = 100 * row["accuracy"]
+    return shares
 
 
 def list_contrasts(records: Records) -> list[Contrast]:

@@ -1,7 +1,7 @@
 """Small networks of equal parameters that learn to recall the values of keys, by distance.
 
-The texts are those of experiments/how_far_back/pairs.py, in rows of other lengths. A row of
-training is a curriculum: its distances grow.
+The texts of pairs (pairs.py) are drawn anew for each seed. A row of training is a curriculum: its
+distances grow. The test text has all distances from its start.
 """
 
 from argparse import Namespace
@@ -10,17 +10,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
 from experiments import common
 from experiments.copying.rows import Sizes
-from experiments.how_far_back import run as how_far_back
-from experiments.how_far_back.pairs import find_distances
 from experiments.results import load_records
+from experiments.state_bytes.pairs import find_distances, write_pairs
 from experiments.state_bytes.readings import count_bytes
+from txl_lightning import TransformerXL
+from txl_lightning.data.stream import Stream
+from txl_lightning.model.reading import Reader, score_answers
 
 TUNING_SEED = 0
 FIRST_RATE = 3e-3
 """The rate that is tried first; matrices have three times as much, as in configs/tasks."""
 SIZES = Sizes(n_layer=2, d_model=64, n_token=258, segment=128, batch_size=8, steps=2000)
+TEST_PAIRS = 40_000
 KIND = "pairs "
 """Beginning of the names of records."""
 
@@ -78,8 +84,8 @@ def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
     sizes = choose_sizes(args)
     text = find_texts(args, seed, sizes)[-1]
     distance_N = find_distances(Path(text).read_text(), sizes.batch_size)
-    right_N = how_far_back.find_right_tokens(run.net, run.store.ids("test"), sizes)
-    rows = how_far_back.average_by_distance(distance_N, right_N)
+    right_N = find_right_tokens(run.net, run.store.ids("test"), sizes)
+    rows = average_by_distance(distance_N, right_N)
     fields = {"kind": f"{KIND}{name}", "seed": seed, "rate": rate, "rows": rows}
     return fields | {"state_bytes": count_bytes(run, {})} | run.describe("val/nats")
 
@@ -108,5 +114,42 @@ def choose_sizes(args: Namespace) -> Sizes:
 
 
 def find_texts(args: Namespace, seed: int, sizes: Sizes) -> list[str]:
+    return write_texts(args.runs / "pairs" / str(seed), seed, sizes)
+
+
+def write_texts(folder: Path, seed: int, sizes: Sizes) -> list[str]:
     """Return the paths of a seed's texts of each split; they are written if one is missing."""
-    return how_far_back.write_texts(args.runs / "pairs" / str(seed), seed, sizes)
+    pairs_of_row = sizes.steps * sizes.segment // 2
+    val = sizes.segment * sizes.batch_size * 10 + 100
+    lengths = {"train": [pairs_of_row] * sizes.batch_size, "val": [val], "test": [TEST_PAIRS]}
+    paths = [folder / f"{split}.txt" for split in lengths]
+    if not all(path.is_file() for path in paths):
+        write_pairs(paths, seed, lengths.values())
+    return [str(path) for path in paths]
+
+
+def average_by_distance(distance_N: np.ndarray, right_N: np.ndarray) -> list[dict[str, Any]]:
+    """Return the share of right values at distances from each power of two to the next."""
+    rows = []
+    for nearest in (2**power for power in range(1, 10)):
+        asked_N = (distance_N >= nearest) & (distance_N < 2 * nearest)
+        if count := int(asked_N.sum()):
+            accuracy = float(right_N[asked_N].mean())
+            rows.append({"nearest": nearest, "accuracy": accuracy, "asked": count})
+    return rows
+
+
+@torch.inference_mode()
+def find_right_tokens(model: TransformerXL, ids: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return right_N: the most probable token is that of the text (of a row's first: False)."""
+    stream = Stream.from_tokens(ids, sizes.batch_size, sizes.segment)
+    reader = Reader(model)
+    memory = reader.empty_memory(sizes.batch_size)
+    start = 0
+    right_N = np.zeros(len(ids), bool)
+    first_B1 = stream.row_len * np.arange(sizes.batch_size)[:, None]
+    for segment in stream:
+        _, right_BL, memory = score_answers(reader, segment, memory)
+        right_N[first_B1 + np.arange(start, start + segment.new_len) + 1] = right_BL.numpy()
+        start += segment.new_len
+    return right_N
