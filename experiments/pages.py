@@ -53,7 +53,7 @@ class Question:
 
 
 PRIMARY = [Question(**each) for each in load_yaml((FOLDER / "claims.yaml").read_text())]
-"""In the order of contrasts.md. A word stands beside these alone; all others are exploratory."""
+"""In the order of contrasts.md. These alone have a result; all others are exploratory."""
 
 
 def main() -> None:
@@ -144,7 +144,7 @@ def format_summary(name: str, records: Records) -> str:
 
 
 def format_tables(name: str, records: Records) -> str:
-    """Return what was measured, and all contrasts; primary ones have a word."""
+    """Return what was measured, and all contrasts; primary ones have a result."""
     tables = import_figures(name).list_tables(records)
     return "\n".join(map(format_table, [*tables, [COMPARED, *list_compared(name, records)]]))
 
@@ -163,28 +163,28 @@ def describe(contrast: Contrast) -> tuple[str, str, str]:
 
 def format_index(results: Mapping[str, Records]) -> str:
     rows = [["question", "effect", "95 % interval", "seeds", "result", "date", "folder"]]
-    words = list_words(results)
+    judged = list_results(results)
     for question, contrast in list_primary(results):
         link = f"[{question.folder}]({question.folder}/README.md)"
         if contrast is None:
             rows.append([question.text, "not measured yet", "", "", "", "", link])
         else:
             dates = format_dates(question.select(results[question.folder]))
-            word = words[question.folder, question.contrast]
-            rows.append([question.text, *describe(contrast), word, dates, link])
+            result = judged[question.folder, question.contrast]
+            rows.append([question.text, *describe(contrast), result, dates, link])
     return format_table(rows)
 
 
-def list_words(results: Mapping[str, Records]) -> dict[tuple[str, str], str]:
+def list_results(results: Mapping[str, Records]) -> dict[tuple[str, str], str]:
     """Return the result of each measured primary contrast, by folder and name, with its mark."""
     found = [(each, contrast) for each, contrast in list_primary(results) if contrast is not None]
     kept = list_kept([contrast for _, contrast in found])
-    words = {}
+    judged = {}
     for (question, contrast), is_kept in zip(found, kept, strict=True):
-        word = judge(contrast)
-        is_marked = word.startswith(("clear", "likely")) and not is_kept
-        words[question.folder, question.contrast] = word + NOT_KEPT * is_marked
-    return words
+        result = judge(contrast)
+        is_marked = result.startswith(("clear", "likely")) and not is_kept
+        judged[question.folder, question.contrast] = result + NOT_KEPT * is_marked
+    return judged
 
 
 def format_dates(records: Sequence[dict[str, Any]]) -> str:
@@ -197,16 +197,16 @@ def format_front(results: Mapping[str, Records]) -> str:
     """Return the rows of the first page: question, effect, result, and what it takes."""
     head = ("question", "effect (95 % interval)", "result", "parameters", "a seed takes", "folder")
     rows: list[Sequence[str]] = [head]
-    words = list_words(results)
+    judged = list_results(results)
     for question, contrast in list_primary(results):
         link = f"[{question.folder}](experiments/{question.folder}/README.md)"
         if question.front and contrast is None:
             rows.append((question.text, "not measured yet", "", "", "", link))
         elif question.front:
             effect = f"{contrast.format_effect()} ({contrast.format_interval()})"
-            word = f"{words[question.folder, question.contrast]}, {contrast.count_seeds()}"
+            result = f"{judged[question.folder, question.contrast]}, {contrast.count_seeds()}"
             records = question.select(results[question.folder])
-            rows.append((question.text, effect, word, *describe_cost(records), link))
+            rows.append((question.text, effect, result, *describe_cost(records), link))
     return format_table(rows)
 
 

@@ -3,7 +3,7 @@
 A figures.py needs this file and its results.json, but no torch. It defines
 
     list_tables(records)      what was measured; the first row of a table is its head
-    list_contrasts(records)   what is compared; claims.yaml names those that get a word
+    list_contrasts(records)   what is compared; claims.yaml names those that get a result
     draw(records, folder)     the pictures
 
 and pages.py writes them.

@@ -222,7 +222,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
             "1.08 at most was expected. The planned way gave 1.135; 1.041 followed three changes",
             f"worth its work below {ppmd:.2f}.",
             f"before, needs {records('adaptation')['zpaq python source']['after']:.3f}.",
-            f"A correction for all {len(pages.list_words(pages.load_results()))} would",
+            f"A correction for all {len(pages.list_results(pages.load_results()))} would",
             front_effect("the window against Transformer-XL, 2 rows", "differ by {}"),
             front_effect(
                 "Transformer-XL of 16 rows against the window of 2",

@@ -1,4 +1,4 @@
-"""One rule for the word beside a primary contrast; README.md has it.
+"""One rule for the result of a primary contrast; experiments/contrasts.md has it.
 
 An interval is Student's t over the seeds, made wider, where the documents of a text are scored one
 by one, by a bootstrap over documents and seeds. Fewer than three seeds are unclear.
@@ -71,9 +71,9 @@ def judge(contrast: Contrast) -> str:
     if max(map(abs, clear)) <= contrast.margin:
         return "none"
     agree = statistics.fmean(effect * contrast.mean > 0 for effect in contrast.effects)
-    for word, (low, high), least in (("clear", clear, 1.0), ("likely", likely, MAJORITY)):
+    for result, (low, high), least in (("clear", clear, 1.0), ("likely", likely, MAJORITY)):
         if low * high > 0 and agree >= least:
-            return word if contrast.mean > 0 else f"{word}, against"
+            return result if contrast.mean > 0 else f"{result}, against"
     return "unclear"
 
 
