@@ -15,7 +15,7 @@ from txl_lightning.command_line import (
     take_option,
 )
 from txl_lightning.errors import flatten_settings
-from txl_lightning.imports import NETWORKS
+from txl_lightning.imports import OWN
 
 # YAML reads them as null, a list, a mapping, a number, a date or a mistake.
 TEXTS = ["# Chapter 1", "~", "[T]", "- T", "a: b", "{a}", "Null", "1e5", "2024-01-01", "*a", "'"]
@@ -205,7 +205,7 @@ def test_a_wrong_option_says_what_is_expected(parse_fit, word, message):
 @pytest.mark.parametrize("group", ["model", "model.net", "model.optim", "data", "trainer", "plan"])
 def test_what_is_no_group_of_settings_is_refused_with_what_to_give(parse_fit, group, value):
     message = f"{group}: invalid {value}; expected settings by name (--{group}.NAME VALUE), or "
-    others = f"; or one of {', '.join(NETWORKS)}" if group == "model.net" else ""
+    others = f"; or one of {', '.join(OWN)}" if group == "model.net" else ""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}a YAML file with them{others}$"):
         parse_fit(f"--{group}={value}")
 

@@ -25,6 +25,8 @@ NETWORKS = {
     ),
 }
 """The configs of this package's other networks, by the names that `model.net` takes."""
+OWN = {"TransformerXL": "txl_lightning.model.config.TransformerXLConfig"} | NETWORKS
+"""The configs of all its networks: the first is that of settings without a class."""
 REFUSED = "a setting may not import {}; if it is your own, add --allow_imports {} to the command"
 IN_PYTHON = "txl_lightning.imports.allow_imports([{!r}])"
 LOCAL = (
@@ -61,14 +63,14 @@ def names_class(text: Any) -> bool:
 
 def find_network_class(name: Any) -> str | None:
     """Return the path of the class that a setting names: of this package, or another one's."""
-    if isinstance(name, str) and name in NETWORKS:
-        return NETWORKS[name]
+    if isinstance(name, str) and name in OWN:
+        return OWN[name]
     return name if names_class(name) else None
 
 
 def suggest_config(path: str) -> str:
     """Return which config has the settings of a network's class, as the end of a message."""
-    name = {NETWORKS[each]: each for each in NETWORKS}.get(path, path)
+    name = {OWN[each]: each for each in OWN}.get(path, path)
     config = f"networks/{re.sub('(?<=[a-z])(?=[A-Z])', '_', name).lower()}"
     has_one = find_config(config) != config
     return f"for {name} give {f'--config {config}' if has_one else 'a config of that network'}"
@@ -116,7 +118,7 @@ def refuse_class(name: str) -> str:
 def import_class(key: str, name: str) -> Any:
     """Import the class that a setting names; a ClassError if it is not allowed, or is missing."""
     module, _, attribute = name.rpartition(".")
-    is_ours = name in NETWORKS.values()
+    is_ours = name in OWN.values()
     if not is_ours and not any(name.startswith(f"{allowed}.") for allowed in ALLOWED):
         raise ClassError(f"{key}: {refuse_class(name)}")
     try:

@@ -10,15 +10,16 @@ import torch
 import yaml
 
 from tests.helpers.late_device import LateDevice
-from txl_lightning import LanguageModel, generate, score
+from txl_lightning import LanguageModel, TransformerXL, generate, score
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.data.datamodule import StreamConfig
 from txl_lightning.evaluation.scoring import stream_nats
 from txl_lightning.files import find_config
-from txl_lightning.imports import NETWORKS, find_network_class
+from txl_lightning.imports import NETWORKS, OWN
 from txl_lightning.model.adaptation import Adaptation
 from txl_lightning.model.config import make_config
 from txl_lightning.networks.lstm import LSTM
+from txl_lightning.networks.mamba2 import Mamba2Config
 from txl_lightning.networks.recurrent_memory import RecurrentMemoryTransformerConfig
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 from txl_lightning.training.segments import require_whole_units
@@ -223,15 +224,47 @@ def test_generation_token_by_token_is_that_of_one_call(make):
     assert text[3:] == logits_BLV[0, 2:].argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("form", ["--model.net", "--model.net.class_path", "config"])
-def test_a_network_has_its_name_in_each_form_of_a_setting(txl, tmp_path, form):
-    config = tmp_path / "net.yaml"
-    config.write_text("model: {net: {class_path: Mamba2, d_model: 64}}")
-    words = ["--config", str(config)] if form == "config" else [form, "Mamba2"]
-    code, output = txl("fit", *words, "--data.path", "letters.txt", "--print_config")
-    assert code == 0
-    name = yaml.safe_load(output.out)["model"]["net"]["class_path"]
-    assert find_network_class(name) == NETWORKS["Mamba2"]
+@pytest.mark.parametrize("name", ["Mamba2", "TransformerXL"])
+@pytest.mark.parametrize("form", ["{} {}", "{}={}", "{}.class_path {}", "{}.class_path={}", ""])
+def test_a_network_has_its_name_in_each_form_of_a_setting(parse_fit, form, name):
+    config = f"{{model: {{net: {{class_path: {name}, d_model: 64}}}}}}"
+    words = form.format("--model.net", name).split() or ["--config", config]
+    assert parse_fit(*words).model.net.class_path == OWN[name]
+
+
+@pytest.mark.parametrize("form", ["--model.net", "--model.net.class_path"])
+def test_a_network_in_words_has_no_settings_of_another_one_in_a_config(parse_fit, form):
+    config = "{model: {net: {class_path: LSTM, n_layer: 7}}}"
+    changed = parse_fit("--config", config, form, "Mamba2").model.net
+    assert (changed.class_path, changed.n_layer) == (OWN["Mamba2"], Mamba2Config().n_layer)
+    same = parse_fit("--config", config, form, "LSTM").model.net
+    assert (same.class_path, same.n_layer) == (OWN["LSTM"], 7)
+
+
+def test_the_class_of_a_network_in_words_counts_before_that_of_a_config(parse_fit):
+    config = "{model: {net: {class_path: LSTM}}}"
+    words = ["--model.net.class_path=Mamba2", "--config", config]
+    assert parse_fit(*words).model.net.class_path == OWN["Mamba2"]
+
+
+@pytest.mark.slow
+def test_a_network_by_its_name_is_trained_resumed_and_measured(accepted, refused, small):
+    for name, other in (("LSTM", "TransformerXL"), ("TransformerXL", "LSTM")):
+        words = [*small, f"--trainer.default_root_dir={name}", "--resume=auto"]
+        words = [each for each in words if "n_head" not in each] + ["--model.net.mem_len=1"]
+        accepted("fit", *words, f"--model.net.class_path={name}")
+        accepted("fit", *words, f"--model.net={name}", "--trainer.max_steps=5")
+        assert f"{name}Config" in Path(name, "version_0/config.yaml").read_text()
+        accepted("test", f"{name}/version_0")
+        accepted("test", f"{name}/version_0", f"--model.net.class_path={name}")
+        code, line = refused("test", f"{name}/version_0", f"--model.net.class_path={other}")
+        expected = f"model.net.class_path: invalid {OWN[other]}; expected {OWN[name]}, as in"
+        assert (code, line.startswith(expected)) == (2, True), line
+
+
+def test_a_network_has_its_name_in_python():
+    assert type(LanguageModel({"class_path": "LSTM"} | SIZES).net) is LSTM
+    assert type(LanguageModel({"class_path": "TransformerXL"} | SIZES).net) is TransformerXL
 
 
 def test_prompts_of_several_lengths_are_refused_by_a_network_with_units(make):
@@ -289,4 +322,13 @@ def test_a_width_below_1_is_refused_with_its_name(name, field):
 def test_an_unknown_network_is_refused_with_the_known_ones(refused):
     code, line = refused("fit", "--model.net", "Mamba3", "--data.path", "letters.txt")
     assert code == 2
-    assert line.endswith(f"or one of {', '.join(NETWORKS)}")
+    assert line.endswith(f"or one of {', '.join(OWN)}")
+
+
+@pytest.mark.parametrize(
+    "form", ["--model.net.class_path=Mamba3", "--config={model: {net: {class_path: Mamba3}}}"]
+)
+def test_an_unknown_class_without_a_package_is_refused_with_the_known_ones(refused, form):
+    code, line = refused("fit", form, "--data.path", "letters.txt")
+    known = f"one of {', '.join(OWN)}, or a class such as my_package.MyConfig"
+    assert (code, line) == (2, f"model.net.class_path: invalid Mamba3; expected {known}")

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from torch import nn
 
 from ..errors import convert_fields, require, to_plain
-from ..imports import import_class, is_class_path, name_class
+from ..imports import OWN, import_class, is_class_path, name_class
 
 CLASS = "class_path"
 """Key of the settings that names the class of a config other than TransformerXLConfig."""
@@ -264,10 +264,13 @@ def make_config(settings: Mapping[str, Any]) -> NetworkConfig:
 
 
 def find_config_class(name: str | None) -> type[NetworkConfig]:
-    """Import a class of configs by its name; None is TransformerXLConfig."""
+    """Import a class of configs by its path, or its name here; None is TransformerXLConfig."""
     if name is None:
         return TransformerXLConfig
-    kind = import_class(CLASS, name)
+    path = OWN.get(name, name)
+    known = f"one of {', '.join(OWN)}, or a class such as my_package.MyConfig"
+    require("." in path, CLASS, name, known)
+    kind = import_class(CLASS, path)
     expected = "a dataclass with n_token, mem_len and build()"
     is_config = is_dataclass(kind) and {"n_token", "mem_len", "build"} <= {*dir(kind)}
     require(is_config, CLASS, name, expected)

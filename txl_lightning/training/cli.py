@@ -20,7 +20,7 @@ from .. import errors
 from ..checkpoints import LoadedCheckpoint
 from ..command_line import Parser
 from ..files import dump_yaml, load_yaml
-from ..imports import ALLOWED
+from ..imports import ALLOWED, OWN
 from ..model.config import CLASS, make_config
 from ..runs.logger import RunLogger
 from ..tables import align_columns
@@ -154,11 +154,11 @@ class TxlCLI(LightningCLI):
 
     def adopt_checkpoint(self, found: LoadedCheckpoint) -> SettingsLayer:
         """Return the settings of the checkpoint; its network must be of the class that is given."""
-        saved = found.settings["net"].get(CLASS)
+        saved = found.settings["net"].get(CLASS, OWN["TransformerXL"])
         expected = f"{saved}, as in the checkpoint"
         is_same = self.net_class in (None, saved)
         errors.require(is_same, f"model.net.{CLASS}", self.net_class, expected)
-        self.net_class = saved
+        self.net_class = self.net_class or found.settings["net"].get(CLASS)
         # Another text, on which weights are tuned.
         is_new_run = self.command == "fit" and self.resume == "never"
         self.is_new_text = is_new_run and names_new_text(self.given, found)

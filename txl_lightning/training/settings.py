@@ -29,7 +29,7 @@ from ..command_line import (
 )
 from ..errors import CheckpointError, flatten_settings, invalid, prefix_errors, require, shorten
 from ..files import dump_yaml, find_config, load_yaml
-from ..imports import NETWORKS, find_network_class, suggest_config
+from ..imports import OWN, find_network_class, suggest_config
 from ..model.config import CLASS
 
 WORDS = "command line"
@@ -99,8 +99,7 @@ class Given:
     @property
     def net_class(self) -> str | None:
         """The class of the network's settings, where it is not ours."""
-        name = self.get_text(NET_CLASS)
-        return find_network_class(name) or name
+        return self.get_text(NET_CLASS)
 
 
 @dataclass(frozen=True)
@@ -153,6 +152,9 @@ def read_given(words: list[str]) -> Given:
         value = value if sign else next(rest, "")
         is_config = option in CONFIG_OPTIONS
         configs.append(read_config(value) if is_config else read_section_option(name, value))
+    if net_class := find_network_class(read_options(others).get(NET_CLASS)):
+        configs.append(SettingsLayer(WORDS, nest({NET_CLASS: net_class})))  # as --model.net
+        others.append(f"--{NET_CLASS}={net_class}")
     if passes_decide([*configs, SettingsLayer(WORDS, read_options(others))]):
         configs.append(SettingsLayer("trainer.max_epochs", {"trainer": {"max_steps": -1}}))
     return Given(configs, others)
@@ -228,7 +230,7 @@ def read_section(key: str, value: Any) -> Tree:
             content = load_yaml(text)
         except (yaml.YAMLError, ValueError):
             content = None
-    others = f"; or one of {', '.join(NETWORKS)}" if key == "model.net" else ""
+    others = f"; or one of {', '.join(OWN)}" if key == "model.net" else ""
     expected = f"settings by name (--{key}.NAME VALUE), or a YAML file with them{others}"
     require(isinstance(content, dict), key, format_value(value), expected)
     if name := find_network_class(content.get(CLASS)):
