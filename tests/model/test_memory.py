@@ -5,8 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txl_lightning import Memory
+from txl_lightning import Memory, TransformerXLConfig
+from txl_lightning.model import EvalLengths
 from txl_lightning.model.config import ContextLengths
+from txl_lightning.model.memory import describe_new_distances, find_largest_distance
+from txl_lightning.networks.compressive import CompressiveTransformerConfig
+from txl_lightning.networks.lstm import LSTMConfig
 
 
 def empty_memory(n_layer, batch_size, mem_len, *lengths) -> Memory:
@@ -123,3 +127,63 @@ def test_memory_rows_are_chosen_and_repeated():
     assert chosen.filled_B.tolist() == [2, 4, 2, 1]
     assert torch.equal(chosen.h_NBMD, memory.h_NBMD[:, [2, 0, 2, 1]])
     assert (chosen.clamp_len, chosen.same_length) == (7, "mem_len+1")
+
+
+@pytest.mark.parametrize("same_length", [None, "mem_len", "mem_len+1"])
+@pytest.mark.parametrize("mem_len", [0, 1, 5, 9])
+@pytest.mark.parametrize("segment_len", [1, 4, 11])
+def test_the_largest_distance_is_that_of_a_state_that_is_not_masked(
+    same_length, mem_len, segment_len
+):
+    memory = Memory(torch.zeros(1, 1, mem_len, 1), torch.tensor([mem_len]), None, same_length)
+    mask_LS = memory.attention_mask(segment_len)[0]
+    query_K, state_K = mask_LS.nonzero(as_tuple=True)
+    largest = int((mem_len + query_K - state_K).max())
+    lengths = ContextLengths(mem_len, None, same_length)
+    assert find_largest_distance(lengths, segment_len) == largest
+
+
+TRAINED = {"mem_len": 64}
+NEW = "distances up to 447 are read, in training up to 127; "
+
+
+def describe(reading=(), segment_len=64, trained_len=64, config=TransformerXLConfig, **changes):
+    net = config(**TRAINED | changes)
+    lengths = EvalLengths(**dict(reading))
+    return describe_new_distances(net, trained_len, lengths, segment_len, "--clamp_len {}")
+
+
+def test_larger_distances_than_in_training_are_named_with_the_option_to_try():
+    expected = f"{NEW}new ones can raise the loss: try --clamp_len 127"
+    assert describe({"mem_len": 384}) == expected
+    assert describe(segment_len=384) == expected
+    assert describe({"mem_len": 448, "same_length": "mem_len"}, segment_len=1) == expected
+    assert describe({"mem_len": 65}).startswith("distances up to 128 are read, in training up to 1")
+    assert describe({"same_length": "all"}, same_length="mem_len").startswith(
+        "distances up to 127 are read, in training up to 63"
+    )
+    assert "1,063" in describe({"mem_len": 1000}, trained_len=1)
+    assert "--clamp_len 1999" in describe({"mem_len": 2000}, trained_len=1936)
+
+
+@pytest.mark.parametrize(
+    ("reading", "changes"),
+    [
+        ({}, {}),
+        ({"mem_len": 64}, {}),
+        ({"mem_len": 0}, {}),
+        ({"mem_len": 128, "same_length": "mem_len"}, {}),
+        ({"mem_len": 384, "clamp_len": 127}, {}),
+        ({"mem_len": 384, "clamp_len": 400}, {}),
+        ({"mem_len": 384}, {"clamp_len": 100}),
+        ({"mem_len": 384}, {"trained_len": None}),
+        ({"mem_len": 384}, {"clamp_len": 100, "positions": "shaw"}),
+        ({"mem_len": 384}, {"clamp_len": 100, "positions": "learned"}),
+        ({"mem_len": 384}, {"positions": "absolute_sinusoidal"}),
+        ({"mem_len": 384}, {"positions": "my_package.MyScheme"}),
+        ({"mem_len": 384}, {"config": CompressiveTransformerConfig, "mem_len": 1}),
+        ({"mem_len": 384}, {"config": LSTMConfig, "mem_len": 1}),
+    ],
+)
+def test_no_distance_is_new_where_none_is_larger_or_where_positions_are_clamped(reading, changes):
+    assert describe(reading, **changes) is None

@@ -55,6 +55,13 @@ class LoadedCheckpoint:
         return settings.get("data", {}).get("tgt_len") or USUAL_TGT_LEN
 
     @property
+    def trained_len(self) -> int | None:
+        """Tokens in a segment of training, with those read again; None if unknown, or drawn."""
+        sizes = self.saved.get("datamodule_hyper_parameters", {}).get("data", {})
+        is_known = "tgt_len" in sizes and self.data_settings.get("segments") != "varlen"
+        return sizes["tgt_len"] + sizes["ext_len"] if is_known else None
+
+    @property
     def run_folder(self) -> Path:
         return runs.find_run_folder(self.path)
 

@@ -25,6 +25,7 @@ from .inputs import (
     check_array_file,
     hint_at_escapes,
     load_model,
+    notice_new_distances,
     read_prompt,
     read_prompt_ids,
     read_prompt_lines,
@@ -102,6 +103,7 @@ def generate_command(
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
     if prompt_ids is not None:
         texts = [read_prompt_ids(prompt_ids, model.config.n_token)]
+    notice_new_distances(checkpoint, settings.mem_len, settings.ext_len or 0)
     # Fail before a prompt is printed.
     make_decoder(model, adaptation, settings.cuda_graph)
     # Fail early with too many samples: each step allocates this many logits.

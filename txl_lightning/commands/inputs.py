@@ -21,7 +21,8 @@ from ..data.text_files import SPLITS, find_slices, has_records
 from ..data.vocab import Bytes, Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..files import check_file_writable, check_folder_writable, has_ending
-from ..model import Network, Weights, pack_weights
+from ..model import EvalLengths, Network, Weights, pack_weights
+from ..model.memory import describe_new_distances
 from .given_texts import find_kind
 
 Device = Literal["cpu", "cuda"] | None
@@ -46,6 +47,14 @@ def load_model(
     is_packed = weights != "float32" or not trains
     model = model.to(name)
     return checkpoint, pack_weights(model, weights) if is_packed else model, vocab
+
+
+def notice_new_distances(checkpoint: LoadedCheckpoint, mem_len: int | None, ext_len: int) -> None:
+    """Print if tokens that are read one by one have larger distances than those of training."""
+    fix = "a smaller --mem_len" + " or --ext_len" * (ext_len > 0)
+    how = EvalLengths(mem_len), 1 + ext_len, fix
+    if notice := describe_new_distances(checkpoint.config, checkpoint.trained_len, *how):
+        print_notice(notice)
 
 
 def check_array_file(key: str, path: str | Path | None) -> None:

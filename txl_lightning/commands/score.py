@@ -41,7 +41,7 @@ from ..model.adaptation import Adaptation
 from ..model.reading import Reader
 from .generate import UNFINISHED
 from .given_texts import drop_compression, name_given, read_raw_lines
-from .inputs import Device, hint_at_escapes, load_model, reads_records
+from .inputs import Device, hint_at_escapes, load_model, notice_new_distances, reads_records
 
 ROUNDING = 1e-6  # by which a log-probability may be above 0
 RECORDS = (
@@ -144,6 +144,7 @@ def score_command(
     hint_at_escapes(context=settings.context, end=settings.end)
     how = settings.device, settings.weights, bool(adaptation.rate)
     checkpoint, model, vocab = load_model(ckpt_path, *how)
+    notice_new_distances(checkpoint, settings.mem_len, ext_len=0)
     if lines is not None and reads_records(checkpoint):
         print_notice(RECORDS)
     if settings.end is None:

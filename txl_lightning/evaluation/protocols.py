@@ -8,8 +8,9 @@ from typing import Any, Literal
 from ..data.stream import Stream
 from ..data.tokens import FixedLengths, Tokens
 from ..errors import DataError, convert_fields, require, require_at_least, require_positive
-from ..model import EvalLengths, EvalSameLength
+from ..model import EvalLengths, EvalSameLength, NetworkConfig
 from ..model.adaptation import Adaptation
+from ..model.memory import describe_new_distances
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ class Protocol:
     @property
     def lengths(self) -> EvalLengths:
         return EvalLengths(self.mem_len, self.clamp_len, self.same_length)
+
+    def describe_new_distances(
+        self, config: NetworkConfig, trained_len: int | None, n_token: int
+    ) -> str | None:
+        """Return a notice if the lengths, other than by default, have larger distances than those
+        of training; `n_token` tokens are read."""
+        default = PROTOCOLS["segments"]
+        names = ("tgt_len", "ext_len", "mem_len", "same_length")
+        if all(getattr(self, name) == getattr(default, name) for name in names):
+            return None
+        segment_len = (self.tgt_len or n_token - 1) + self.ext_len
+        how = self.lengths, segment_len, "--clamp_len {}"
+        return describe_new_distances(config, trained_len, *how)
 
     def stream(self, tokens: Tokens) -> Stream:
         n_token = len(tokens) if self.max_tokens is None else min(len(tokens), self.max_tokens + 1)

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import require
-from .config import ContextLengths, SameLength, TransformerXLConfig
+from .config import (
+    AS_TRAINED,
+    ContextLengths,
+    EvalLengths,
+    NetworkConfig,
+    SameLength,
+    TransformerXLConfig,
+)
 from .contract import AnyMemory
 from .positions import DistanceTerms
 
@@ -213,6 +220,45 @@ def farthest_state(same_length: SameLength, mem_len: int) -> int | None:
     if not mem_len or same_length is None:
         return None
     return mem_len - 1 if same_length == "mem_len" else mem_len
+
+
+def find_largest_distance(lengths: ContextLengths, segment_len: int) -> int:
+    """Return the largest distance from a query to a state that it attends to.
+
+    `segment_len` is the number of tokens in a segment, with those that it reads again.
+    """
+    farthest = farthest_state(lengths.same_length, lengths.mem_len)
+    return lengths.mem_len + segment_len - 1 if farthest is None else farthest
+
+
+def describe_new_distances(
+    config: NetworkConfig,
+    trained_len: int | None,
+    lengths: EvalLengths,
+    segment_len: int,
+    fix: str,
+) -> str | None:
+    """Return a notice if a reading has larger distances than training had; None if none is new.
+
+    Only sinusoids of distances are new there: learned schemes have a row for each distance up to
+    clamp_len. In experiments/longer_memory, the perplexity of some networks rose.
+
+    Args:
+        trained_len: tokens in a segment of training, with those read again; None if unknown.
+        lengths: those of the reading.
+        segment_len: tokens in a segment of the reading.
+        fix: what to try, with {} for the largest distance of training.
+    """
+    has_sinusoids = type(config) is TransformerXLConfig and config.positions == "sinusoidal"
+    if not has_sinusoids or trained_len is None:
+        return None
+    reading = lengths.resolve(config)
+    trained = find_largest_distance(AS_TRAINED.resolve(config), trained_len)
+    largest = find_largest_distance(reading, segment_len)
+    if reading.clamp_len is not None or largest <= trained:
+        return None
+    read = f"distances up to {largest:,} are read, in training up to {trained:,}"
+    return f"{read}; new ones can raise the loss: try {fix.format(trained)}"
 
 
 def attention_mask(

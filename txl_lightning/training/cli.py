@@ -59,6 +59,7 @@ from .start import (
     find_start,
     load_weights,
     names_new_text,
+    notice_new_distances,
 )
 
 LIGHTNING_PARTS = ("callbacks", "loggers", "plugins", "profilers", "strategies")
@@ -73,7 +74,6 @@ RUN_OPTIONS = {
     # SaveNats writes them to nats.npy; returning those of a long text would fill the memory.
     "predict": {"return_predictions": False},
 }
-
 ORDER = (
     WeightAverage,  # in a config only: it averages a step before LastCheckpoint saves it
     Throughput,  # stops its clock before others work
@@ -199,16 +199,16 @@ class TxlCLI(LightningCLI):
         if continues:
             if self.resumed:
                 check_job(self.resumed.run_folder, self.parser, self.config, self.given)
-            steps = self.config.trainer.max_steps
-            check_remaining_steps(steps, self.checkpoint.saved, self.resume)
+            check_remaining_steps(self.config.trainer.max_steps, self.checkpoint.saved, self.resume)
         check_same_model(self.config.model, self.checkpoint.settings, training=continues)
 
     def before_instantiate_classes(self) -> None:
         check_settings(self.parser, self.config)
         if self.recipe:
             print_once(describe_recipe(self.recipe, self.config))
-        results = self.checkpoint and self.checkpoint.run_folder
-        set_folder(self.command, self.config.trainer, results)
+        set_folder(self.command, self.config.trainer, self.checkpoint)
+        if self.command != "fit":
+            notice_new_distances(self.config, self.checkpoint)
 
     def instantiate_classes(self) -> None:
         # The Trainer first: Lightning may refuse it, and encoding a text may take long. Only the

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import lightning.pytorch
@@ -12,15 +11,11 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.cli import LightningArgumentParser
 
+from ..checkpoints import LoadedCheckpoint
 from ..command_line import COMMANDS, PROGRAM, Parser, is_option
 from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.sources import SOURCES
-from ..errors import (
-    Settings,
-    flatten_settings,
-    prefix_errors,
-    require,
-)
+from ..errors import Settings, flatten_settings, prefix_errors, require
 from ..files import check_folder_writable
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
@@ -254,10 +249,10 @@ def require_text(given: Given) -> None:
         raise ValueError(f"data.path: missing; expected {expected} (first: {PROGRAM} quickstart)")
 
 
-def set_folder(command: str, trainer: Namespace, results: Path | None) -> None:
+def set_folder(command: str, trainer: Namespace, measured: LoadedCheckpoint | None) -> None:
     """Set the folder of runs, or of a checkpoint's results, and check that it is writable."""
     if not trainer.default_root_dir:
-        trainer.default_root_dir = RUNS if command == "fit" else str(results)
+        trainer.default_root_dir = RUNS if command == "fit" else str(measured.run_folder)
     if command in ("fit", "predict"):
         advice = "; checkpoint.mirror copies runs to one"
         check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)

@@ -16,7 +16,9 @@ from ..data.json_lines import LineFormat
 from ..data.sources import DataConfig
 from ..data.vocab.kinds import BUILT_IN
 from ..errors import CheckpointError, DataError, invalid, require
-from ..model.config import CLASS, LEARNED
+from ..model import EvalLengths
+from ..model.config import AS_TRAINED, CLASS, LEARNED
+from ..model.memory import describe_new_distances
 from ..runs.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -233,6 +235,20 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
         is_same = EQUAL_STATE.get(name, name) == EQUAL_STATE.get(saved_name, saved_name)
         expected = f"{saved_name}, as in the checkpoint; or convert it, and start from its weights"
         require(is_same, "model.optim.name", name, expected)
+
+
+def notice_new_distances(settings: Namespace, checkpoint: LoadedCheckpoint) -> None:
+    """Print if a measurement has larger distances than the training of its checkpoint had."""
+    model = settings.model
+    data = CorpusConfig(**settings.data.as_dict())
+    # Where they are not of evaluation, the network's own may have been changed.
+    given = {name: getattr(model, f"eval_{name}") for name in vars(AS_TRAINED)}
+    lengths = {n: model.net.get(n) if given[n] is None else given[n] for n in given}
+    reading = EvalLengths(**lengths), data.eval_tgt_len + data.eval_ext_len
+    fix = "--model.eval_clamp_len {}"
+    trained = checkpoint.config, checkpoint.trained_len
+    if notice := describe_new_distances(*trained, *reading, fix):
+        print_once(notice)
 
 
 def load_weights(source: LoadedCheckpoint, model: LanguageModel, data: CorpusDataModule) -> None:
