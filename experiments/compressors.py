@@ -2,36 +2,13 @@
 
 import lzma
 import subprocess
-from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-from experiments import common
-from txl_lightning.data.sources import DataConfig
 
 ORDER = 16
 """The longest context of PPMd, in bytes."""
 MEMORY = 2**30
 """The bytes of its memory."""
-GENERAL = ("xz", "ppmd")
-
-
-def measure_all(args: Namespace, choose_text: Callable[[Namespace], DataConfig]) -> None:
-    for name in GENERAL:
-        common.measure_once(args, name, measure, name, choose_text)
-
-
-def measure(
-    args: Namespace, name: str, choose_text: Callable[[Namespace], DataConfig]
-) -> dict[str, Any]:
-    """Return a compressor's bits per byte of the test text."""
-    store = choose_text(args).open_text()
-    end = 50_000 if args.fast else None
-    train, test = (store.ids(split)[:end].tobytes() for split in ("train", "test"))
-    fields = {"kind": name, "text": store.manifest["text"], "bytes": len(test)}
-    return fields | {"alone": count_bits(name, test), "after": count_bits(name, test, train)}
 
 
 def count_bits(name: str, text: bytes, before: bytes = b"", **how: int) -> float:

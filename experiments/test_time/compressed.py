@@ -10,8 +10,7 @@ from typing import Any
 
 from experiments import common
 from experiments.compressors import COUNT, count_bits
-from experiments.results import COMPRESSED
-from experiments.test_time.figures import BEFORE_INDEX, DOCUMENTATION
+from experiments.test_time.figures import BEFORE_INDEX, COMPRESSED, DOCUMENTATION
 from experiments.test_time.sizes import CORPUS, open_store, read_bytes
 from experiments.test_time.texts import find_index
 

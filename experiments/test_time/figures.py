@@ -61,6 +61,8 @@ QUARTERED = {
 }
 """What is compared by the place in a text."""
 COMPRESSORS = {"ppmd": "PPMd", "zpaq": "zpaq -m5"}
+COMPRESSED = {"alone": "alone", "after": "after the training text"}
+"""What a compressor has read before a text, by its key in the records."""
 FRONT = (
     "static",
     "memory of 512",
@@ -69,7 +71,7 @@ FRONT = (
     "steps of all weights",
     "RMS steps of all weights",
     "cache and steps",
-    *(f"PPMd {when}" for when in results.COMPRESSED.values()),
+    *(f"PPMd {when}" for when in COMPRESSED.values()),
 )
 """Ways, and a compressor, on the page of the study."""
 
@@ -144,7 +146,7 @@ def list_compressed(records: Records) -> dict[str, dict[str, Any]]:
     """Return the record of each compressor by its name, first alone and then after a text."""
     return {
         f"{name} {title}": record
-        for when, title in results.COMPRESSED.items()
+        for when, title in COMPRESSED.items()
         for key, name in COMPRESSORS.items()
         for record in results.select(records, kind="compressor", compressor=key, when=when)
     }
