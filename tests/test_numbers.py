@@ -232,13 +232,6 @@ def list_bound_phrases() -> dict[str, list[str]]:
                 "segments of 64, 16 rows, read by a window against the window of 2",
                 "without memory still {} less",
             ),
-            front_effect(
-                "memory against segments of 128 read by a window",
-                "In 8 rows, segments of 128 without memory need, from kept keys, {} more",
-            ),
-            front_effect(
-                "memory against segments of 128 read by a window, equal seconds", "seconds, {} less"
-            ),
             log("max_steps 2549", f"| 2,549 steps | three | {adapted('static')} |"),
             f"to the text they read | the same | three | {adapted('both')} |",
             log("`test`: 2.287 bits per byte", "needs 2.287 bits per byte"),
