@@ -149,6 +149,17 @@ def test_a_network_that_recalls_more_pairs_is_ahead(records):
     assert by_name[f"pairs: {name}"].effects == pytest.approx([30, 30])
 
 
+def test_the_documentation_is_also_compared_without_its_index(records):
+    name = "Django's documentation without its index: Gated DeltaNet against Transformer-XL"
+    name += ", equal bytes of state"
+    assert {each.name: each for each in figures.list_contrasts(records)}[name].effects == []
+    # The first of two blocks has three times the bytes of the second one.
+    sizes = {"block_bytes": {"django_docs": [6, 2]}, "blocks_before_index": 1}
+    found = figures.list_contrasts(records | {"sizes": {"kind": "sizes"} | sizes})
+    effects = {each.name: each for each in found}[name].effects
+    assert effects == pytest.approx([-0.2 / 1.5] * 2)
+
+
 def test_tables_list_readings_by_bytes_and_what_a_passage_saves(records):
     _, first, second, third = figures.list_networks(records)
     assert first[0] == "Transformer-XL, memory of 128, read with a memory of 76"

@@ -7,6 +7,12 @@ from typing import Any
 from experiments import results
 from experiments.results import Records
 from experiments.state_bytes.pairs import LONGEST, VALUES
+from experiments.test_time.figures import (
+    BEFORE_INDEX,
+    DOCUMENTATION,
+    cut_scores,
+    list_block_bytes,
+)
 from txl_lightning.analysis.contrasts import Contrast
 
 NAMES = {
@@ -28,7 +34,8 @@ FIRST_TEXT = "python_source"
 TEXTS = {
     FIRST_TEXT: "Python source",
     "django_code": "Django's code",
-    "django_docs": "Django's documentation",
+    DOCUMENTATION: "Django's documentation",
+    BEFORE_INDEX: "Django's documentation without its index",
 }
 PAIRS = "pairs "
 GUESSING = 100 / VALUES
@@ -172,6 +179,11 @@ def find_state_bytes(records: Records, net: str, way: str) -> int:
 
 
 def collect(records: Records, net: str, way: str, text: str) -> results.Scores:
+    """Return the bits per byte of a text, and of its blocks, by seed."""
+    if text == BEFORE_INDEX:
+        whole = collect(records, net, way, DOCUMENTATION)
+        part = slice(len(list_block_bytes(records, text)))
+        return cut_scores(whole, list_block_bytes(records, DOCUMENTATION), part)
     keys = ("bits_per_byte", "blocks")
     return results.Scores(
         *(results.collect(records, "readings", way, key, text, kind=net) for key in keys)
@@ -196,7 +208,7 @@ def collect_passages(records: Records) -> results.Lines:
             for gap, nats in gaps.items():
                 by_gap = lines.setdefault(name, {}).setdefault(int(gap), {})
                 by_gap[seed] = nats["control"] - nats["copy"]
-    return lines
+    return {name: dict(sorted(line.items())) for name, line in lines.items()}
 
 
 def list_pairs(records: Records) -> results.Rows:

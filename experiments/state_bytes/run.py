@@ -14,6 +14,9 @@ from typing import Any
 from experiments import common
 from experiments.results import load_records, select
 from experiments.state_bytes import readings, recall
+from experiments.stop_gradient.run import SCORED_ROWS
+from experiments.test_time import sizes
+from experiments.test_time.figures import DOCUMENTATION
 from experiments.test_time.run import choose_cache
 
 NETS = (
@@ -60,6 +63,9 @@ def measure_texts(args: Namespace) -> None:
             tune_rate(args, net, optimizer)
     if args.tune:
         return
+    if not args.fast:
+        how = readings.TOKENS, SCORED_ROWS
+        common.measure_once(args, "sizes", sizes.measure, [DOCUMENTATION], *how)
     if "transformer_xl" in args.only:
         common.measure_once(args, CACHE, measure_cache)
     common.measure_kinds(args, measure)
