@@ -18,6 +18,7 @@ from experiments.gpu import operations
 from experiments.gpu.speed import load_published
 from experiments.original import figures as original
 from experiments.speed import table_9
+from experiments.recurrence import figures as recurrence
 from experiments.stop_gradient import figures as stop_gradient
 from txl_lightning.analysis.contrasts import judge
 from txl_lightning.data.json_lines import LONGEST_LINE
@@ -203,6 +204,15 @@ def rounded_angles() -> str:
     return f"position {FAR:,}, large angles are multiples of 1/{first} radian; {times} 1/{later}."
 
 
+def count_known(group: str, arm: str) -> int:
+    """Return the segments of words that an arm knows, in each of its seeds."""
+    [known] = {
+        recurrence.count_known(c)
+        for c in recurrence.collect(records("recurrence"), group, arm).values()
+    }
+    return known
+
+
 def list_bound_phrases() -> dict[str, list[str]]:
     """Return sentences of pages as they follow from the results."""
     ppmd = records("adaptation")["ppmd python source"]["after"]
@@ -232,6 +242,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
                 "segments of 64, 16 rows, read by a window against the window of 2",
                 "without memory still {} less",
             ),
+            f"an LSTM of two layers all {count_known('S3', 'LSTM, 2 layers')}.",
             log("max_steps 2549", f"| 2,549 steps | three | {adapted('static')} |"),
             f"to the text they read | the same | three | {adapted('both')} |",
             log("`test`: 2.287 bits per byte", "needs 2.287 bits per byte"),
