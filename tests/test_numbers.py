@@ -17,8 +17,8 @@ from experiments.adaptation import figures as adaptation
 from experiments.gpu import operations
 from experiments.gpu.speed import load_published
 from experiments.original import figures as original
-from experiments.speed import table_9
 from experiments.recurrence import figures as recurrence
+from experiments.speed import table_9
 from experiments.stop_gradient import figures as stop_gradient
 from txl_lightning.analysis.contrasts import judge
 from txl_lightning.data.json_lines import LONGEST_LINE
