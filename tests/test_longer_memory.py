@@ -130,6 +130,17 @@ def test_a_network_breaks_if_it_grows_by_more_than_5_percent_from_a_third_of_the
     assert found.effects == pytest.approx([100 - 1000 / 10.4, 100 - 2000 / 21.1, 100 - 1000 / 15])
 
 
+def test_a_training_that_was_repeated_stands_beside_the_one_before_and_in_no_share():
+    before = {"kind": "sinusoidal", "seed": 31}
+    before["perplexity"] = {"as is": {str(length): 10.0 for length in LENGTHS}}
+    longer = {str(length): 10.0 for length in LENGTHS} | {str(AFTER): 20.0}
+    again = {"kind": "sinusoidal, again", "seed": 31, "perplexity": {"as is": longer}}
+    records = {"sinusoidal 31": before, "sinusoidal 31, again": again}
+    _, *rows = figures.list_repeats(records)
+    assert [row[-1] for row in rows] == ["+0.0000", "+10.0000"]
+    assert figures.list_growths(records)[1][1] == "0 of 1"
+
+
 def test_predictors_are_compared_by_rank_over_the_seeds_that_have_them():
     records = make_records(kept=(10.0, 10.4), late=(20.0, 21.1), broken=(10.0, 15.0))
     records |= make_records(a=(1, 1), b=(1, 1), c=(1, 1), later=(10.0, 12.0), latest=(10.0, 13.0))

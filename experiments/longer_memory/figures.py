@@ -22,13 +22,14 @@ READINGS = {
 PAPER, CLAMPED, *OTHERS = READINGS
 
 
-N_SHOWN = 3
+N_SHOWN = 4
 """Tables on the page."""
 
 
 def list_tables(records: Records) -> list[results.Rows]:
-    """Return perplexities by length of memory, who breaks, and what predicts it."""
-    return [list_perplexities(records), list_growths(records), list_predictors(records)]
+    """Return perplexities by length of memory, who breaks, what predicts it, and repetitions."""
+    lists = (list_perplexities, list_growths, list_predictors, list_repeats)
+    return [each(records) for each in lists]
 
 
 def collect(records: Records, reading: Reading, length: int) -> BySeed:
@@ -75,6 +76,17 @@ def list_predictors(records: Records) -> results.Rows:
             each = (f"{values[seed]:.4g}" if seed in values else "never" for seed in growths)
             rows.append([name, f"{found:+.2f}", ", ".join(each)])
     return rows
+
+
+def list_repeats(records: Records) -> results.Rows:
+    """Return the perplexities of each training that was repeated, before and again."""
+    pairs = {}
+    for reading, name in READINGS.items():
+        again = Reading(reading.kind + results.AGAIN, reading.way)
+        for length in (BEFORE, AFTER):
+            both = (collect(records, each, length) for each in (reading, again))
+            pairs[f"{name}, memory of {length}"] = tuple(both)
+    return results.list_repeats(pairs)
 
 
 def find_predictors(records: Records) -> dict[str, BySeed]:
