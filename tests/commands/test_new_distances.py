@@ -31,6 +31,7 @@ def find_notices(accepted, run_folder):
         (["--window=17"], 16),
         (["--protocol=single-pass", "--max_tokens=99"], 98),
         (["--protocol=paper-lm1b"], 127),
+        (["--protocol=paper-enwik8"], 820),
     ],
 )
 def test_evaluate_names_larger_distances_than_those_of_training(find_notices, options, largest):
@@ -45,7 +46,6 @@ def test_evaluate_names_larger_distances_than_those_of_training(find_notices, op
         ["--mem_len=8", "--tgt_len=8"],
         ["--mem_len=16", "--same_length=mem_len"],
         ["--mem_len=100", "--clamp_len=15"],
-        ["--protocol=paper-enwik8"],
     ],
 )
 def test_evaluate_names_no_distances_by_default_or_where_none_is_new(find_notices, options):

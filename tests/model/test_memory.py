@@ -164,6 +164,12 @@ def test_larger_distances_than_in_training_are_named_with_the_option_to_try():
     )
     assert "1,063" in describe({"mem_len": 1000}, trained_len=1)
     assert "--clamp_len 1999" in describe({"mem_len": 2000}, trained_len=1936)
+    # Clamped at more than in training, where 127 were read, or 100 because of clamping.
+    assert "up to 400 are read, in training up to 127" in describe(
+        {"mem_len": 384, "clamp_len": 400}
+    )
+    clamped = describe({"mem_len": 384, "clamp_len": 120}, clamp_len=100)
+    assert "up to 120 are read, in training up to 100" in clamped
 
 
 @pytest.mark.parametrize(
@@ -174,7 +180,6 @@ def test_larger_distances_than_in_training_are_named_with_the_option_to_try():
         ({"mem_len": 0}, {}),
         ({"mem_len": 128, "same_length": "mem_len"}, {}),
         ({"mem_len": 384, "clamp_len": 127}, {}),
-        ({"mem_len": 384, "clamp_len": 400}, {}),
         ({"mem_len": 384}, {"clamp_len": 100}),
         ({"mem_len": 384}, {"trained_len": None}),
         ({"mem_len": 384}, {"clamp_len": 100, "positions": "shaw"}),

@@ -50,7 +50,7 @@ def load_model(
 
 
 def notice_new_distances(checkpoint: LoadedCheckpoint, mem_len: int | None, ext_len: int) -> None:
-    """Print if tokens that are read one by one have larger distances than those of training."""
+    """Print if a token has larger distances than in training, apart from segments of a prompt."""
     fix = "a smaller --mem_len" + " or --ext_len" * (ext_len > 0)
     how = EvalLengths(mem_len), 1 + ext_len, fix
     if notice := describe_new_distances(checkpoint.config, checkpoint.trained_len, *how):

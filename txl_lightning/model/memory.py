@@ -231,6 +231,12 @@ def find_largest_distance(lengths: ContextLengths, segment_len: int) -> int:
     return lengths.mem_len + segment_len - 1 if farthest is None else farthest
 
 
+def find_largest_row(lengths: ContextLengths, segment_len: int) -> int:
+    """Return the largest distance whose sinusoids are read, where larger ones are clamped to it."""
+    largest = find_largest_distance(lengths, segment_len)
+    return largest if lengths.clamp_len is None else min(largest, lengths.clamp_len)
+
+
 def describe_new_distances(
     config: NetworkConfig,
     trained_len: int | None,
@@ -252,10 +258,9 @@ def describe_new_distances(
     has_sinusoids = type(config) is TransformerXLConfig and config.positions == "sinusoidal"
     if not has_sinusoids or trained_len is None:
         return None
-    reading = lengths.resolve(config)
-    trained = find_largest_distance(AS_TRAINED.resolve(config), trained_len)
-    largest = find_largest_distance(reading, segment_len)
-    if reading.clamp_len is not None or largest <= trained:
+    trained = find_largest_row(AS_TRAINED.resolve(config), trained_len)
+    largest = find_largest_row(lengths.resolve(config), segment_len)
+    if largest <= trained:
         return None
     read = f"distances up to {largest:,} are read, in training up to {trained:,}"
     return f"{read}; new ones can raise the loss: try {fix.format(trained)}"
