@@ -37,7 +37,6 @@ from experiments.words import run as words
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
 from txl_lightning import __main__ as entry
 from txl_lightning import stream_nats
-from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.stream import Stream
 
 
@@ -442,20 +441,6 @@ def test_again_measures_a_record_once_more_as_another_kind(measured):
     assert (records["memory 1"]["kind"], records["memory 1"]["bits"]) == ("memory", 1)
     again = records["memory 1, again"]
     assert (again["kind"], again["bits"]) == ("memory, again", 2)
-
-
-@pytest.mark.parametrize("name", ["xz", "ppmd"])
-def test_a_compressor_is_measured_alone_and_after_the_training_text(monkeypatch, tmp_path, name):
-    skip_without(name)
-    train = np.random.default_rng(0).integers(0, 16, 9500).astype(np.uint8).tobytes()
-    # The last twentieth is in the training text, too.
-    (tmp_path / "text.txt").write_bytes(train + train[:500])
-    monkeypatch.setenv("TXL_DATA", str(tmp_path))
-    data = DataConfig(path=str(tmp_path / "text.txt"), vocab="bytes")
-    found = compressors.measure(Namespace(fast=False), name, lambda args: data)
-    assert found["bytes"] == 500
-    assert 4 < found["alone"] < 6
-    assert found["after"] < 0.8
 
 
 def skip_without(name):

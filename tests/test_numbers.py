@@ -233,7 +233,11 @@ def list_bound_phrases() -> dict[str, list[str]]:
             f"worth its work below {ppmd:.2f}.",
             f"before, needs {records('adaptation')['zpaq python source']['after']:.3f}.",
             f"A correction for all {len(pages.list_results(pages.load_results()))} would",
-            front_effect("the window against Transformer-XL, 2 rows", "differ by {}"),
+            front_effect(
+                "the window against Transformer-XL, 2 rows",
+                "with 2 rows, at equal span and training tokens, a Transformer-XL and a sliding "
+                "window trained as one differ by {}",
+            ),
             front_effect(
                 "Transformer-XL of 16 rows against the window of 2",
                 "16 rows need {} less than a window of 2",

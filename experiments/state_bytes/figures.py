@@ -37,7 +37,7 @@ TEXTS = {
     DOCUMENTATION: "Django's documentation",
     BEFORE_INDEX: "Django's documentation without its index",
 }
-XL_MEMORIES = "32 to 512"
+XL_MEMORIES = "Transformer-XL, 32 to 512 states"
 PAIRS = "pairs "
 GUESSING = 100 / VALUES
 TRAINED = "as trained"
@@ -286,7 +286,7 @@ def collect_sizes(records: Records) -> results.Lines:
     lines = {}
     for net, name in NAMES.items():
         ways = [way for way in list_ways(records, net) if way not in (SPAN, CACHED)]
-        label = f"{name}, and read with {XL_MEMORIES}" if len(ways) > 1 else name
+        label = XL_MEMORIES if len(ways) > 1 else name
         lines[label] = {
             find_state_bytes(records, net, way): collect(records, net, way, FIRST_TEXT).whole
             for way in ways

@@ -58,14 +58,15 @@ def main() -> None:
 
 def measure_texts(args: Namespace) -> None:
     """Tune the rates of all networks; then add a record for each seed and network."""
+    # Before hours of training, because it needs the other texts.
+    if not (args.fast or args.tune):
+        how = readings.TOKENS, SCORED_ROWS
+        common.measure_once(args, "sizes", sizes.measure, [DOCUMENTATION], *how)
     for optimizer in args.optimizers[: 1 if args.fast else None]:
         for net in args.only:
             tune_rate(args, net, optimizer)
     if args.tune:
         return
-    if not args.fast:
-        how = readings.TOKENS, SCORED_ROWS
-        common.measure_once(args, "sizes", sizes.measure, [DOCUMENTATION], *how)
     if "transformer_xl" in args.only:
         common.measure_once(args, CACHE, measure_cache)
     common.measure_kinds(args, measure)
