@@ -1,6 +1,5 @@
 """Bits per byte of a text by general compressors: alone, and after a training text."""
 
-import lzma
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,10 +15,6 @@ def count_bits(name: str, text: bytes, before: bytes = b"", **how: int) -> float
     n_byte = COUNT[name](before + text, **how)
     n_before = COUNT[name](before, **how) if before else 0
     return 8 * (n_byte - n_before) / len(text)
-
-
-def count_xz(text: bytes) -> int:
-    return len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))
 
 
 def count_ppmd(text: bytes, order: int = ORDER) -> int:
@@ -39,4 +34,4 @@ def count_zpaq(text: bytes) -> int:
         return (Path(folder) / "text.zpaq").stat().st_size
 
 
-COUNT = {"xz": count_xz, "ppmd": count_ppmd, "zpaq": count_zpaq}
+COUNT = {"ppmd": count_ppmd, "zpaq": count_zpaq}

@@ -200,10 +200,3 @@ def draw_panels(
         every[0].invert_yaxis()
         label = f"{unit} (fewer is better; a dot is a seed)"
         every[0].figure.supxlabel(label, fontsize=10)
-
-
-class Reading(NamedTuple):
-    """A kind of network, and a way of reading a text with it, as the records name them."""
-
-    kind: str
-    way: str

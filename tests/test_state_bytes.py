@@ -70,8 +70,9 @@ def test_a_table_shows_what_float32_does_at_the_best_rate(args, trained):
     records = load_records(args.out)
     best = run.choose_best(records, "lstm")
     other = {"kind": "precision", "net": "lstm", "curve": {figures.COLUMN: [2]}}
+    other["ran_with"] = {"precision": "32-true"}
     _, row = figures.list_precisions(records | {"32-true lstm": other | best})
-    assert row == ["LSTM", "1.500", "2.000"]
+    assert row == ["LSTM", "bf16-mixed", "1.500", "32-true", "2.000"]
 
 
 def count_parameters(arm):
@@ -104,9 +105,9 @@ def test_bytes_of_a_state_are_those_of_its_memory_and_of_a_cache_with_its_tokens
 
 
 def test_only_the_transformer_xl_is_read_in_several_ways():
-    assert readings.list_ways("lstm", {}) == {readings.TRAINED: {}}
+    assert readings.list_ways("lstm", {}) == {figures.TRAINED: {}}
     ways = readings.list_ways("transformer_xl", {"cache_theta": 30.0})
-    assert ways[readings.CACHED] == {"cache_len": 2000, "cache_theta": 30.0}
+    assert ways[figures.CACHED] == {"cache_len": 2000, "cache_theta": 30.0}
     assert ways["memory of 76"] == {"mem_len": 76}
 
 

@@ -3,12 +3,21 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import correlation
+from typing import NamedTuple
 
 from experiments import results
 from experiments.copying.figures import find_step
 from experiments.longer_memory.kinds import AFTER, BEFORE, BROKEN, LENGTHS
-from experiments.results import BySeed, Reading, Records
+from experiments.results import BySeed, Records
 from txl_lightning.analysis.contrasts import Contrast
+
+
+class Reading(NamedTuple):
+    """A kind of network, and a way of reading a text with it, as the records name them."""
+
+    kind: str
+    way: str
+
 
 UNIT = "% less perplexity"
 MARGIN = 1

@@ -1,6 +1,7 @@
 """Tables and figure of networks by the bytes of their state, from results.json alone."""
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,11 @@ TEXTS = {
 }
 XL_MEMORIES = "Transformer-XL, 32 to 512 states"
 PAIRS = "pairs "
+"""Beginning of the kinds of records of pairs."""
 GUESSING = 100 / VALUES
 TRAINED = "as trained"
 SPAN = "span of 128"
+"""Each token attends to 128 states, itself among them, as in the sliding window."""
 CACHED = "cache of 2,000"
 XL = ("transformer_xl", TRAINED)
 CONTRASTS = {
@@ -127,12 +130,13 @@ def collect_rates(records: Records) -> dict[str, dict[float, float]]:
 
 
 def list_precisions(records: Records) -> results.Rows:
-    """Return the bits per byte of validation text at the best rate: as tuned, and in float32."""
-    rows = [["validation text, seed 0", "as tuned (bf16-mixed)", "in float32"]]
+    """Return the bits per byte of validation text at the best rate, in each precision."""
+    rows = [["validation text, seed 0", "tuned in", "bits per byte", "and in", "bits per byte"]]
     for record in results.select(records, kind="precision"):
         key = {name: record[name] for name in ("net", "optimizer", "rate")}
         [tuned] = results.select(records, kind="rate", **key)
-        rows.append([NAMES[record["net"]], *(f"{find_last_bits(r):.3f}" for r in (tuned, record))])
+        both = ((r["ran_with"]["precision"], f"{find_last_bits(r):.3f}") for r in (tuned, record))
+        rows.append([NAMES[record["net"]], *chain(*both)])
     return rows
 
 

@@ -10,22 +10,19 @@ from typing import Any
 
 from experiments import common
 from experiments.how_far_back import passages
+from experiments.state_bytes.figures import CACHED, FIRST_TEXT, SPAN, TRAINED
 from experiments.stop_gradient.run import score_blocks
 from experiments.test_time.texts import PARTS, find_text
 
-TRAINED = "as trained"
-CACHED = "cache of 2,000"
 CACHE_LEN = 2000
 MEMORIES = (32, 64, 76, 96, 256, 512)
-SPAN = "span of 128"
-"""Each token attends to 128 states, itself among them, as in the sliding window."""
 OF_TRANSFORMER_XL: dict[str, dict[str, Any]] = {
     SPAN: {"same_length": "mem_len"},
     **{f"memory of {length}": {"mem_len": length} for length in MEMORIES},
     CACHED: {"cache_len": CACHE_LEN},
 }
 """Options of `evaluate` by way, beside the way in which a network was trained."""
-TEXTS = ("python_source", *PARTS)
+TEXTS = (FIRST_TEXT, *PARTS)
 TOKENS = 40_000
 """Tokens of each text but the first, of which the whole test text is read."""
 GAPS = (64, 128, 256, 512, 1024)
@@ -46,7 +43,7 @@ def read_texts(args: Namespace, run: common.TrainedRun, how: Mapping[str, Any]) 
     bits = {}
     blocks = {}
     for text in TEXTS[:1] if args.fast else TEXTS:
-        of_text = {} if text == TEXTS[0] else {"path": str(find_text(text)), "max_tokens": TOKENS}
+        of_text = {} if text == FIRST_TEXT else {"path": str(find_text(text)), "max_tokens": TOKENS}
         bits[text], blocks[text] = score_blocks(args, run, of_text | how)
     return {"bits_per_byte": bits, "blocks": blocks, "state_bytes": count_bytes(run, how)}
 

@@ -16,6 +16,7 @@ import torch
 from experiments import common
 from experiments.copying.rows import Sizes
 from experiments.results import load_records
+from experiments.state_bytes.figures import PAIRS
 from experiments.state_bytes.pairs import find_distances, write_pairs
 from experiments.state_bytes.readings import count_bytes
 from txl_lightning import TransformerXL
@@ -27,8 +28,6 @@ FIRST_RATE = 3e-3
 """The rate that is tried first; matrices have three times as much, as in configs/tasks."""
 SIZES = Sizes(n_layer=2, d_model=64, n_token=258, segment=128, batch_size=8, steps=2000)
 TEST_PAIRS = 40_000
-KIND = "pairs "
-"""Beginning of the names of records."""
 
 
 class Arm(NamedTuple):
@@ -63,30 +62,30 @@ def measure_arms(args: Namespace) -> None:
     names = args.arms[: 1 if args.fast else None]
     for name in names:
         if ARMS[name].rate_of is None:
-            common.measure_once(args, f"rate {KIND}{name}", choose_rate, name)
+            common.measure_once(args, f"rate {PAIRS}{name}", choose_rate, name)
     for seed in args.seeds:
         for name in names:
-            common.measure_seed(args, f"{KIND}{name} {seed}", measure, name, seed)
+            common.measure_seed(args, f"{PAIRS}{name} {seed}", measure, name, seed)
 
 
 def choose_rate(args: Namespace, name: str) -> dict[str, Any]:
     train_with = partial(train, args, name, TUNING_SEED)
-    found = common.choose_rate(f"{KIND}{name}", train_with, FIRST_RATE, args.fast)
+    found = common.choose_rate(f"{PAIRS}{name}", train_with, FIRST_RATE, args.fast)
     # "rate" is the kind of the rates of texts.
-    return found | {"kind": f"rate {KIND}"}
+    return found | {"kind": "rate of pairs"}
 
 
 def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
     """Train; return the share of values of the test text that are recalled, by distance."""
     arm = ARMS[name]
-    rate = load_records(args.out)[f"rate {KIND}{arm.rate_of or name}"]["rate"]
+    rate = load_records(args.out)[f"rate {PAIRS}{arm.rate_of or name}"]["rate"]
     run = train(args, name, seed, rate)
     sizes = choose_sizes(args)
     text = find_texts(args, seed, sizes)[-1]
     distance_N = find_distances(Path(text).read_text(), sizes.batch_size)
     right_N = find_right_tokens(run.net, run.store.ids("test"), sizes)
     rows = average_by_distance(distance_N, right_N)
-    fields = {"kind": f"{KIND}{name}", "seed": seed, "rate": rate, "rows": rows}
+    fields = {"kind": f"{PAIRS}{name}", "seed": seed, "rate": rate, "rows": rows}
     return fields | {"state_bytes": count_bytes(run, {})} | run.describe("val/nats")
 
 
@@ -106,7 +105,7 @@ def train(args: Namespace, name: str, seed: int, rate: float) -> common.TrainedR
     options |= {"data.order": "ordered", "model.optim.warmup_steps": sizes.steps // 10}
     options |= {"data.batch_size": sizes.batch_size, "data.eval_batch_size": sizes.batch_size}
     options |= {"data.tgt_len": sizes.segment // arm.segments}
-    return common.train(args, f"{KIND}{name} {seed} {rate:g}".replace(",", ""), seed, options)
+    return common.train(args, f"{PAIRS}{name} {seed} {rate:g}".replace(",", ""), seed, options)
 
 
 def choose_sizes(args: Namespace) -> Sizes:

@@ -14,6 +14,7 @@ from typing import Any
 from experiments import common
 from experiments.results import load_records, select
 from experiments.state_bytes import readings, recall
+from experiments.state_bytes.figures import CACHED
 from experiments.stop_gradient.run import SCORED_ROWS
 from experiments.test_time import sizes
 from experiments.test_time.figures import DOCUMENTATION
@@ -125,7 +126,7 @@ def measure_cache(args: Namespace) -> dict[str, Any]:
     """Return theta and weight of the cache that are best on validation text."""
     chosen = choose_best(load_records(args.out), "transformer_xl")
     run = train(args, "transformer_xl", **chosen, seed=TUNING_SEED)
-    options = choose_cache(args, run, readings.OF_TRANSFORMER_XL[readings.CACHED])
+    options = choose_cache(args, run, readings.OF_TRANSFORMER_XL[CACHED])
     return {"kind": "chosen", "options": options, "text": run.text}
 
 
