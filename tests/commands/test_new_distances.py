@@ -52,12 +52,12 @@ def test_evaluate_names_no_distances_by_default_or_where_none_is_new(find_notice
     assert find_notices("evaluate", *options) == ""
 
 
-def test_the_notice_of_evaluate_follows_its_table_and_is_no_part_of_its_record(
+def test_the_notice_of_evaluate_precedes_its_table_and_is_no_part_of_its_record(
     accepted, checkpoint, tmp_path
 ):
     words = ("evaluate", checkpoint, "--mem_len=100", "--out=all.jsonl")
     output = accepted(*words, "--per_document=each.jsonl")
-    assert f"{output.err.splitlines()[-1]}\n" == NOTICE.format(227, "--clamp_len 15")
+    assert f"{output.err.splitlines()[0]}\n" == NOTICE.format(227, "--clamp_len 15")
     assert json.loads(output.out)["lengths"]["mem_len"] == 100
     assert (tmp_path / "all.jsonl").read_text() == output.out
 

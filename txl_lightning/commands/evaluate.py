@@ -255,10 +255,10 @@ def print_record(
     """Print a record, as a table on stderr and in a pipe as JSON; add it to the file `out`."""
     record |= {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
     record["published"] = compare_published(record, protocol)
-    print_notice(format_table(record, protocol.unit))
     trained = checkpoint.config, checkpoint.trained_len
     if notice := protocol.describe_new_distances(*trained, record["tokens"]):
         print_notice(notice)
+    print_notice(format_table(record, protocol.unit))
     line = json.dumps(record, allow_nan=False)
     if not sys.stdout.isatty():
         print(line)
