@@ -52,25 +52,29 @@ N_POINT = 20
 
 
 def list_arms(sizes: Sizes) -> dict[str, Arm]:
-    """Return the arms by name; memories of a Transformer-XL have the length of a segment."""
+    """Return the arms by name; unless it says so, a Transformer-XL remembers one segment."""
     width = {"d_model": sizes.width}
     parts = {"n_head": 4, "norm": "pre", "init_std": 0.05, **width}
     xl = partial(TransformerXLConfig, mem_len=sizes.segment, **parts)
     unit = {"unit_len": sizes.segment, "n_memory": 4}
     rmt = RecurrentMemoryTransformerConfig(n_layer=2, **unit, **width)
     whole = xl(n_layer=4, mem_len=sizes.segment * sizes.longest)
+    delta_net = partial(GatedDeltaNetConfig, n_layer=4, **width)
     return {
         "LSTM, 1 layer": Arm(LSTMConfig(n_layer=1, d_model=2 * sizes.width)),
         "Transformer-XL, 2 layers": Arm(xl(n_layer=2)),
         "RMT, gradient 2": Arm(rmt, gradient_segments=2),
         "Transformer-XL, 4 layers": Arm(xl(n_layer=4)),
-        "Gated DeltaNet": Arm(GatedDeltaNetConfig(n_layer=4, **width)),
+        "Gated DeltaNet": Arm(delta_net()),
         "Transformer-XL, 4 layers, gradient 4": Arm(xl(n_layer=4), gradient_segments=4),
         "Transformer-XL, 4 layers, whole words": Arm(whole, joined=sizes.longest),
         "Transformer-XL, 8 layers": Arm(xl(n_layer=8)),
         "LSTM, 2 layers": Arm(LSTMConfig(n_layer=2, d_model=3 * sizes.width // 2)),
         "RMT, gradient 1": Arm(rmt),
         "RMT, gradient 4": Arm(rmt, gradient_segments=4),
+        "Gated DeltaNet, eigenvalues from -1": Arm(delta_net(allow_neg_eigval=True)),
+        "Transformer-XL, 4 layers, memory of 16": Arm(xl(n_layer=4, mem_len=16)),
+        "Transformer-XL, 4 layers, memory of 64": Arm(xl(n_layer=4, mem_len=64)),
     }
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from transformers import Mamba2Config, Mamba2ForCausalLM, Qwen3NextConfig
+from transformers import Mamba2Config, Mamba2ForCausalLM, OlmoHybridConfig, Qwen3NextConfig
+from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
 from txl_lightning import networks
@@ -107,8 +108,49 @@ def test_gated_delta_net_equals_that_of_transformers():
             "out_proj.weight": delta.out.weight,
         }
     )
+    assert_equal_mixing(delta, theirs)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_gated_delta_net_equals_that_of_olmo_with_and_without_negative_eigenvalues(allowed):
+    theirs = OlmoHybridGatedDeltaNet(
+        OlmoHybridConfig(
+            hidden_size=12,
+            linear_num_value_heads=2,
+            linear_num_key_heads=2,
+            linear_key_head_dim=5,
+            linear_value_head_dim=7,
+            linear_conv_kernel_dim=4,
+            num_hidden_layers=4,
+            linear_allow_neg_eigval=allowed,
+        ),
+        layer_idx=0,
+    ).eval()
+    sizes = {"d_model": 12, "n_head": 2, "d_key": 5, "d_value": 7, "chunk_len": 6}
+    config = networks.GatedDeltaNetConfig(**sizes, allow_neg_eigval=allowed)
+    delta = randomize(GatedDelta(config))
+    q, k, v = delta.qkv.weight.split(delta.widths)
+    theirs.load_state_dict(
+        {
+            "q_proj.weight": q,
+            "k_proj.weight": k,
+            "v_proj.weight": v,
+            "g_proj.weight": delta.gate.weight,
+            "b_proj.weight": delta.write.weight,
+            "a_proj.weight": delta.decay.weight,
+            "conv1d.weight": delta.conv_XW[:, None],
+            "dt_bias": delta.decay_bias_H,
+            "A_log": delta.log_rate_H,
+            "o_norm.weight": delta.norm.weight,
+            "o_proj.weight": delta.out.weight,
+        }
+    )
+    delta.norm.eps = theirs.o_norm.variance_epsilon
+    assert_equal_mixing(delta, theirs)
+
+
+@torch.no_grad()
+def assert_equal_mixing(delta, theirs):
     x = torch.randn(3, 21, 12)
-    doc_pos = torch.full((3, 21), FAR)
-    with torch.no_grad():
-        y, _ = delta(x, delta.empty_state(3), doc_pos)
-        torch.testing.assert_close(y, theirs(x), rtol=1e-4, atol=1e-5)
+    y, _ = delta(x, delta.empty_state(3), torch.full((3, 21), FAR))
+    torch.testing.assert_close(y, theirs(x), rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from txl_lightning import networks
 from txl_lightning.networks import gated_delta_net, mamba2
 from txl_lightning.networks.matrix_state import convolve_causally, read_in_chunks
 
@@ -37,7 +38,7 @@ def make_inputs(n_input, n_token):
     inputs = [torch.randn(B, n_token, H, *size, generator=random).double() for size in sizes]
     inputs[1] = torch.nn.functional.normalize(inputs[1], dim=-1)
     if n_input == 4:
-        inputs[3] = inputs[3].sigmoid()
+        inputs[3] = 2 * inputs[3].sigmoid()
     log_decay = -torch.rand(B, n_token, H, generator=random).double()
     state = torch.randn(B, H, P, K, generator=random).double()
     return [each.requires_grad_() for each in (*inputs, log_decay, state)]
@@ -83,6 +84,23 @@ def test_chunks_read_as_the_recurrence_does_with_all_gradients(name, n_token, ch
         for result in (fast, slow)
     ]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_only_a_state_with_negative_eigenvalues_counts_equal_tokens_modulo_two(allowed):
+    settings = {"n_layer": 1, "d_model": 8, "n_head": 2, "n_tap": 1, "allow_neg_eigval": allowed}
+    delta = gated_delta_net.GatedDelta(networks.GatedDeltaNetConfig(**settings)).double()
+    x_BLD = torch.ones(1, 1, 8).double()
+    with torch.no_grad():
+        delta.log_rate_H.fill_(-50)  # no decay
+        delta.write.weight.fill_(5)  # a sigmoid of 1
+    state = delta.empty_state(1)
+    is_empty = []
+    for _ in range(5):
+        with torch.no_grad():
+            _, state = delta(x_BLD, state, torch.full((1, 1), FAR))
+        is_empty.append(state["state_BHPK"].abs().max().item() < 1e-9)
+    assert is_empty == [False, allowed, False, allowed, False]
 
 
 def test_strong_decay_has_finite_gradients():

@@ -27,6 +27,8 @@ class GatedDeltaNetConfig(StateConfig):
         d_value: Width P of values of a head; default 2 d_key.
         d_inner: Inner width F of the feed-forward layer; default 8/3 d_model.
         n_tap: Tokens that the convolution of queries, keys and values reads.
+        allow_neg_eigval: Tokens write with b_t up to 2, not 1. Eigenvalues of a step are then down
+            to -1, and a state can count modulo 2 (Grazzi et al. 2024).
         chunk_len: Tokens that are computed at once; it changes nothing but speed.
     """
 
@@ -35,6 +37,7 @@ class GatedDeltaNetConfig(StateConfig):
     d_value: int | None = None
     d_inner: int | None = None
     n_tap: int = 4
+    allow_neg_eigval: bool = False
     chunk_len: int = 64
 
     def __post_init__(self) -> None:
@@ -55,6 +58,10 @@ class GatedDeltaNetConfig(StateConfig):
     @property
     def inner_width(self) -> int:
         return 8 * self.d_model // 3 if self.d_inner is None else self.d_inner
+
+    @property
+    def largest_write(self) -> float:
+        return 2.0 if self.allow_neg_eigval else 1.0
 
     def build(self) -> RecurrentNetwork:
         """Return a new network."""
@@ -113,7 +120,7 @@ class GatedDelta(nn.Module):
         )
         parts = F.silu(qkv_BLX).split(self.widths, dim=-1)
         q_BLHK, k_BLHK, v_BLHP = (part.unflatten(-1, (self.config.n_head, -1)) for part in parts)
-        write_BLH = self.write(x_BLD).sigmoid()
+        write_BLH = self.config.largest_write * self.write(x_BLD).sigmoid()
         log_decay_BLH = -self.log_rate_H.exp() * F.softplus(
             at_least_float32(self.decay(x_BLD)) + self.decay_bias_H
         )
