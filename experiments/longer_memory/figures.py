@@ -1,15 +1,16 @@
 """Tables and figure of networks that read with more memory than in training, from results.json."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import correlation
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments import results
 from experiments.copying.figures import find_step
 from experiments.longer_memory.kinds import AFTER, BEFORE, BROKEN, LENGTHS
 from experiments.results import BySeed, Records
 from txl_lightning.analysis.contrasts import Contrast
+from txl_lightning.analysis.plots import open_figure
 
 
 class Reading(NamedTuple):
@@ -29,7 +30,6 @@ READINGS = {
     Reading("random memory", "clamped"): "random memory, clamped",
 }
 PAPER, CLAMPED, *OTHERS = READINGS
-
 
 N_SHOWN = 4
 """Tables on the page."""
@@ -145,24 +145,27 @@ def compare(records: Records, first: tuple[Reading, int], second: tuple[Reading,
 
 
 def draw(records: Records, folder: Path) -> None:
-    """Draw perplexity by length of memory: a line for each seed, a panel for each way."""
-    lines = {
-        name: {length: collect(records, reading, length) for length in LENGTHS}
-        for reading, name in READINGS.items()
-    }
-    title = "Perplexity with more memory than in training"
-    draw_seeds(folder / "longer_memory.png", title, lines)
-
-
-def draw_seeds(path: Path, title: str, lines: Mapping[str, Mapping[int, BySeed]]) -> None:
-    counts = [len(found) for line in lines.values() for found in line.values() if found]
-    if not counts:
+    """Draw perplexity by length of memory: a panel for each training, a line for each seed."""
+    panels: dict[str, list[Reading]] = {}
+    for reading in READINGS:
+        if collect(records, reading, BEFORE):
+            panels.setdefault(reading.kind, []).append(reading)
+    if not panels:
         return
-    labels = {"xlabel": "states in memory", "ylabel": "perplexity of the test text"}
-    title = f"{title} (a line is a seed, {results.count_seeds(*counts)})"
-    with results.draw_figure(path, title, 8, 4.5, **labels) as axes:
-        for style, (name, line) in zip(results.STYLES, lines.items(), strict=False):
-            places = [place for place, found in line.items() if found]
-            for n, seed in enumerate(line[places[0]] if places else ()):
-                values = [line[place][seed] for place in places]
-                axes.plot(places, values, markersize=3, label=name if n == 0 else None, **style)
+    with open_figure(folder / "longer_memory.png", len(panels), (3 * len(panels) + 2, 4)) as every:
+        for axes, readings in zip(every, panels.values(), strict=True):
+            for reading, style in zip(readings, results.STYLES, strict=False):
+                draw_seeds(axes, records, reading, style)
+            seeds = results.count_seeds(len(collect(records, readings[0], BEFORE)))
+            above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+            axes.legend(title=seeds, frameon=False, fontsize="small", **above)
+        every[0].set_ylabel("perplexity of the test text")
+        every[0].figure.supxlabel("states in memory (a line is a seed)", fontsize=10)
+
+
+def draw_seeds(axes: Any, records: Records, reading: Reading, style: dict[str, str]) -> None:
+    by_length = {length: collect(records, reading, length) for length in LENGTHS}
+    for n, seed in enumerate(by_length[BEFORE]):
+        values = [found[seed] for found in by_length.values()]
+        label = READINGS[reading] if n == 0 else None
+        axes.plot(LENGTHS, values, markersize=3, label=label, **style)
