@@ -8,7 +8,7 @@ THEIRS := .venv-reference
 HUB    := .venv-hub
 PEERS  := .venv-peers
 
-EXPERIMENTS := fragmentation stop_gradient test_time recurrence state_bytes how_far_back copying longer_memory words novels original adaptation
+EXPERIMENTS := fragmentation stop_gradient test_time recurrence state_bytes how_far_back copying longer_memory words novels original
 
 .PHONY: help setup quickstart reproduce reproduce-fast test test-all test-slow gpu bench lint docs format clean
 .DEFAULT_GOAL := help

@@ -119,24 +119,9 @@ def test_a_contrast_without_results_is_not_measured_in_the_index():
     assert len(fronts) == sum(each.front for each in pages.PRIMARY)
 
 
-def test_ppmd_needs_fewer_bits_than_fixed_weights_and_more_than_adapted_ones_as_the_page_says():
-    words = " ".join(EARLIER.split())
-    assert "fewer bits than networks with fixed weights here, except on Howards End" in words
-    assert "needs fewer than PPMd, on each of [four texts](adaptation/README.md)" in words
-    adapted = pages.load_results()["adaptation"]
-    bits = [each for name, each in adapted.items() if "seed" in each and AGAIN not in name]
-    assert len(bits) == 12
-    for record in bits:
-        ppmd = adapted[f"ppmd {record['kind']}"]["after"]
-        assert record["bits_per_byte"]["both"] < ppmd
-        assert (record["bits_per_byte"]["static"] < ppmd) == (record["kind"] == "novel")
-
-
 NOT_MEASURED = {
     # Guessing, minutes of the setting, what others have published, and a ratio of parameters.
     *("12.5", "2.5", "7.8", "2.9"),
-    # The hypothesis of adaptation, and what the registered protocol gave, before its changes.
-    *("1.08", "1.135"),
 }
 
 
@@ -184,21 +169,6 @@ def test_results_name_commits_that_are_in_the_repository():
         for commit in commits:
             found = call_git("merge-base", "--is-ancestor", commit, "HEAD")
             assert found.returncode == 0, (path, commit)
-
-
-def test_the_cache_of_adaptation_was_tuned_to_an_edge_as_often_as_its_page_says():
-    records = pages.load_results()["adaptation"].items()
-    chosen = [each["chosen"] for name, each in records if "seed" in each and AGAIN not in name]
-    at_edge = {
-        name: sum(values[name] == edge for values in chosen)
-        for name, edge in (("cache_theta", 15), ("cache_weight", 0.1))
-    }
-    text = " ".join((pages.FOLDER / "adaptation" / "README.md").read_text().split())
-    assert (
-        f"In {at_edge['cache_theta']} of {len(chosen)} networks theta was chosen at the edge"
-        in text
-    )
-    assert f"the weight in {at_edge['cache_weight']} (0.1)" in text
 
 
 def test_holm_keeps_the_smallest_p_values_that_pass_in_turn():

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from experiments import common, compressors, pace
-from experiments.adaptation import run as adaptation
 from experiments.copying import figures as copying_figures
 from experiments.copying import run as copying
 from experiments.copying import training
@@ -111,7 +110,6 @@ def args(monkeypatch, finished, tmp_path):
     [
         (fragmentation.measure_positions, lambda seed: (seed, "memory"), True),
         (passages.measure, lambda seed: ("passages memory", seed), False),
-        (adaptation.measure, lambda seed: ("novel", seed), False),
         (words.measure, lambda seed: ("lstm adamw", 2.0, seed), False),
         (novels.measure, lambda seed: ("memory", seed), True),
         (stop_gradient.measure, lambda seed: ("python_source", "memory 2x64", seed), True),
@@ -136,36 +134,6 @@ def test_a_seed_reaches_the_weights_and_where_it_should_the_data(
     assert [options["seed_everything"] for _, options in fits] == [5, 6]
     assert [options.get("data.seed") for _, options in fits] == ([5, 6] if of_data else [None] * 2)
     assert fits[0][0] != fits[1][0]
-
-
-def test_a_text_is_read_static_in_one_row_with_the_memory_of_training(args, finished):
-    found = adaptation.measure(args, "novel", 1)["bits_per_byte"]["static"]
-    # So many tokens are read, and the first is not scored.
-    places = np.arange(1, 501)
-    ids = finished.store.ids("test").astype(np.int64)
-    expected = nats_of(finished.net, ids, places, count_seen(places, 64, 8)).mean()
-    assert found * math.log(2) == pytest.approx(expected, rel=1e-6)
-
-
-def test_each_way_of_adapting_has_its_fields_of_what_was_chosen_and_no_other(args):
-    found = adaptation.measure(args, "novel", 1)
-    chosen = found["chosen"]
-    used = {way: test["adaptation"] for way, test in found["tests"].items()}
-    assert used["static"] is None
-    assert used["both"] == chosen
-    assert used["cache"] == chosen | {"rate": 0}
-    assert (used["steps"]["cache_len"], used["steps"]["rate"]) == (0, chosen["rate"])
-
-
-def test_ppmd_has_the_order_that_is_best_on_the_validation_text(args, monkeypatch):
-    pytest.importorskip("pyppmd")
-    found = adaptation.compress(args, "novel")
-    _, splits = adaptation.open_splits(args, "novel")
-    for order, bits in found["val"].items():
-        how = {"before": splits["train"], "order": int(order)}
-        assert bits == compressors.count_bits("ppmd", splits["val"], **how)
-    assert found["val"][str(found["order"])] == min(found["val"].values())
-    assert found["after"] < found["alone"]
 
 
 def test_networks_that_know_passages_differ_in_their_memory_alone(args):
