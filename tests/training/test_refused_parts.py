@@ -1,5 +1,6 @@
 """Parts of Lightning and W&B that cannot work are one line before a run has a folder."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.checkpoints import load_checkpoint
-from txl_lightning.training.callback_checks import check_callbacks, list_metrics
+from txl_lightning.training.callback_checks import ANSWERS, check_callbacks, list_metrics
 from txl_lightning.training.cli import TxlCLI, set_up_libraries
 
+PAGE = Path(__file__).parents[2] / "docs" / "train.md"
 CALLBACK = "--trainer.callbacks+="
 STOPPING = f"{CALLBACK}EarlyStopping --trainer.callbacks.monitor="
 KEEPING = f"{CALLBACK}ModelCheckpoint --trainer.callbacks.monitor="
@@ -98,6 +100,18 @@ def test_every_logged_metric_can_be_monitored(sizes, text_file, tmp_path, corpus
     logged = {*cli.trainer.callback_metrics}
     assert logged <= {*list_metrics(cli.datamodule)}
     assert ("val/answer_accuracy" in logged) == (corpus == "sort")
+
+
+def test_the_page_on_training_names_every_metric_and_no_other(make_data):
+    data = make_data()
+    metrics = {*list_metrics(data), *(f"val/{name}" for name in ANSWERS)}
+    section = PAGE.read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    documented = set()
+    for header, rows in re.findall(r"(?m)^\| (`.*)\|.*\n\|---\|---\|\n((?:\|.*\n)+)", section):
+        names = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in rows.splitlines()))
+        stages = re.findall(r"`(\w+)/\.\.\.`", header)
+        documented |= {f"{stage}/{name}" for stage in stages for name in names}
+    assert {name.replace("UNIT", data.vocab.unit) for name in documented} == metrics
 
 
 def test_any_monitor_is_accepted_beside_a_callback_of_another_package_that_may_log_it():
