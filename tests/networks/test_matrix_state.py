@@ -1,5 +1,7 @@
 """A matrix as state, read in chunks, equals its recurrence, token by token."""
 
+import math
+
 import pytest
 import torch
 
@@ -30,6 +32,16 @@ NETWORKS = {
     "gated_delta_net": (gated_delta_net.read_chunk, read_delta_token, 4),
     "mamba2": (mamba2.read_chunk, read_mamba_token, 3),
 }
+
+
+def make_delta(n_head):
+    delta = gated_delta_net.GatedDelta(networks.GatedDeltaNetConfig(n_head=n_head, d_key=1))
+    return delta, delta.decay_bias_H
+
+
+def make_mixer(n_head):
+    mixer = mamba2.Mixer(networks.Mamba2Config(d_model=n_head, expand=1, d_head=1))
+    return mixer, mixer.step_bias_H
 
 
 def make_inputs(n_input, n_token):
@@ -101,6 +113,15 @@ def test_only_a_state_with_negative_eigenvalues_counts_equal_tokens_modulo_two(a
             _, state = delta(x_BLD, state, torch.full((1, 1), FAR))
         is_empty.append(state["state_BHPK"].abs().max().item() < 1e-9)
     assert is_empty == [False, allowed, False, allowed, False]
+
+
+@pytest.mark.parametrize("build", [make_delta, make_mixer])
+def test_most_heads_of_a_new_network_keep_half_of_a_state_for_some_tokens(build):
+    torch.manual_seed(0)
+    layer, step_bias_H = build(n_head=256)
+    halves = math.log(2) / (layer.log_rate_H.exp() * torch.nn.functional.softplus(step_bias_H))
+    assert (halves > 2).float().mean() > 0.7
+    assert 5 < halves.median() < 50
 
 
 def test_strong_decay_has_finite_gradients():

@@ -12,7 +12,15 @@ from torch.nn import functional as F
 
 from ..errors import require, require_at_least
 from ..model.nats import at_least_float32
-from .matrix_state import convolve_causally, empty_state, read_in_chunks, read_state, write_state
+from .matrix_state import (
+    convolve_causally,
+    draw_step_bias,
+    draw_taps,
+    empty_state,
+    read_in_chunks,
+    read_state,
+    write_state,
+)
 from .recurrent import RecurrentNetwork
 from .stateful import State, StateConfig
 
@@ -100,11 +108,11 @@ class GatedDelta(nn.Module):
         n_head = config.n_head
         self.widths = [n_head * config.key_width] * 2 + [n_head * config.value_width]
         self.qkv = nn.Linear(config.d_model, sum(self.widths), bias=False)
-        self.conv_XW = nn.Parameter(torch.randn(sum(self.widths), config.n_tap) * 0.5)
+        self.conv_XW = nn.Parameter(draw_taps(sum(self.widths), config.n_tap))
         self.write = nn.Linear(config.d_model, n_head, bias=False)
         self.decay = nn.Linear(config.d_model, n_head, bias=False)
-        self.log_rate_H = nn.Parameter(torch.empty(n_head).uniform_(1, 16).log())
-        self.decay_bias_H = nn.Parameter(torch.ones(n_head))
+        self.log_rate_H = nn.Parameter(torch.empty(n_head).uniform_(1e-4, 16).log())
+        self.decay_bias_H = nn.Parameter(draw_step_bias(n_head))
         self.gate = nn.Linear(config.d_model, self.widths[2], bias=False)
         self.norm = nn.RMSNorm(config.value_width, eps=1e-6)
         self.out = nn.Linear(self.widths[2], config.d_model, bias=False)

@@ -12,7 +12,14 @@ from torch.nn import functional as F
 
 from ..errors import require, require_at_least
 from ..model.nats import at_least_float32
-from .matrix_state import convolve_causally, empty_state, read_in_chunks, read_state, write_state
+from .matrix_state import (
+    convolve_causally,
+    draw_step_bias,
+    empty_state,
+    read_in_chunks,
+    read_state,
+    write_state,
+)
 from .recurrent import RecurrentNetwork
 from .stateful import State, StateConfig
 
@@ -87,9 +94,7 @@ class Mixer(nn.Module):
         self.conv_XW = nn.Parameter(torch.randn(sum(self.widths), config.n_tap) * 0.5)
         self.conv_bias_X = nn.Parameter(torch.zeros(sum(self.widths)))
         self.step = nn.Linear(config.d_model, n_head, bias=False)
-        # Steps d between 0.001 and 0.1 at first, by the inverse of softplus.
-        first_H = torch.empty(n_head).uniform_(-3, -1).mul(torch.tensor(10.0).log()).exp()
-        self.step_bias_H = nn.Parameter(first_H.expm1().log())
+        self.step_bias_H = nn.Parameter(draw_step_bias(n_head))
         self.log_rate_H = nn.Parameter(torch.empty(n_head).uniform_(1, 16).log())
         self.skip_H = nn.Parameter(torch.ones(n_head))
         self.gate = nn.Linear(config.d_model, config.inner_width, bias=False)
