@@ -10,7 +10,7 @@ import yaml
 from experiments.results import format_table, load_records, select
 from experiments.state_bytes import figures
 from experiments.state_bytes.run import NETS
-from txl_lightning.imports import NETWORKS
+from txl_lightning.imports import NETWORKS, OWN
 from txl_lightning.model.config import make_config
 
 
@@ -38,7 +38,7 @@ def test_page_has_the_parameters_and_the_bytes_of_memory_of_each_recipe(rows, re
 def test_page_has_the_recipes_of_all_networks(rows):
     # Models of transformers have a page of their own.
     networks = {network for _, network, *_ in rows}
-    assert networks == {*NETWORKS, "TransformerXLConfig"} - {"HuggingFace"}
+    assert networks == {*OWN} - {"HuggingFace"}
 
 
 def test_page_has_the_measured_times(rows, repository):
