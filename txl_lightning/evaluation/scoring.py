@@ -136,8 +136,8 @@ def stream_nats(
         cuda_graph: compute each segment as one CUDA graph; it has not run on a GPU yet.
 
     Raises:
-        ValueError: an invalid length or id, or fewer than two tokens for each row; or cuda_graph
-            without a GPU, with an adaptation or autocast, or with parts of your own in the network.
+        ValueError: an invalid length or id; fewer than two tokens for each row; cuda_graph without
+            a GPU, with an adaptation or autocast, or with parts of your own in the network.
     """
     model = find_network(model)
     lengths = {"tgt_len": tgt_len, "warmup_len": warmup_len, "ext_len": ext_len}

@@ -158,8 +158,8 @@ def decode_steps(
             must stay the same tensors meanwhile.
 
     Raises:
-        ValueError: max_new_tokens below 0, or an adaptation that takes steps; or cuda_graph, and
-            there is no GPU, or the network has hooks or parts of your own.
+        ValueError: max_new_tokens below 0; an adaptation that takes steps; cuda_graph without a
+            GPU, or with hooks or parts of your own in the network.
         NonFiniteError: logits that are not finite.
     """
     require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")

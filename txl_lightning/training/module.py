@@ -49,8 +49,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
     Or any network that fulfils the contract of `model/contract.py`, given by its config.
 
     Other loaders can be used too. Each row of a `Segment` continues that of the segment before,
-    with its memory. Of (tokens_BL, targets_BL), in any order, each row is a text of its own, before
-    which nothing is remembered; a target of -100 is not scored.
+    with its memory. Pairs of (tokens_BL, targets_BL) may come in any order: each row is a text of
+    its own, before which nothing is remembered. A target of -100 is not scored.
 
     >>> from lightning import Trainer
     >>> texts = ["to be or not to be", "that is the question"] * 99

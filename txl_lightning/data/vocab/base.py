@@ -41,7 +41,7 @@ class Vocabulary(ABC):
     >>> "|".join(vocab.decode_stream(ids_T))
     't|o| |b|e|'
 
-    `encode_text` returns ids from 0 to n_token - 1 in the smallest integer type; text that it does
+    `encode_text` returns ids from 0 to n_token - 1 in the smallest integer type. Text that it does
     not know is a DataError, or the id `unknown`. `decode` returns a text, and `decode_stream` the
     piece that each id completes, and a last one. `to_json` returns what load_vocabulary reads.
     `unit` names what an id stands for, such as "byte" or "word"; `n_start` counts the symbols
