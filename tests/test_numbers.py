@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
