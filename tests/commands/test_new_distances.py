@@ -114,6 +114,23 @@ def test_generate_and_score_name_distances_that_a_shorter_memory_does_not_have(
     assert find_notices("generate", "to be", *both) == expected
 
 
+def test_tokens_that_are_read_at_once_after_a_memory_have_distances_to_its_oldest_state(
+    find_notices, tmp_path
+):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a\n" * 20 + f"{'b' * 9}\n" * 2)
+    # 9 letters and a line end after a memory of 12; a prompt is read in segments of 128.
+    generate = ("generate", "--max_new_tokens=1")
+    for length, words, largest in (
+        (12, ("score", "--lines", lines), 12 + 9),
+        (15, (*generate, "--prompt", "a" * 30), 28),
+        (12, (*generate, "--prompt", "a" * 300), 12 + 127),
+    ):
+        expected = NOTICE.format(largest, "a smaller --mem_len")
+        assert find_notices(*words, f"--mem_len={length}") == expected
+        assert find_notices(*words) == ""
+
+
 def test_no_distances_are_named_where_those_of_training_are_unknown_or_drawn(
     find_notices, accepted, run_folder, tmp_path
 ):

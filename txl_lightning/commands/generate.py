@@ -22,10 +22,10 @@ from ..model.ring import make_decoder
 from ..process import defer_signals
 from .inputs import (
     Device,
+    DistanceNotice,
     check_array_file,
     hint_at_escapes,
     load_model,
-    notice_new_distances,
     read_prompt,
     read_prompt_ids,
     read_prompt_lines,
@@ -103,13 +103,15 @@ def generate_command(
     checkpoint, model, vocab = load_model(ckpt_path, settings.device, settings.weights)
     if prompt_ids is not None:
         texts = [read_prompt_ids(prompt_ids, model.config.n_token)]
-    notice_new_distances(checkpoint, settings.mem_len, settings.ext_len or 0)
     # Fail before a prompt is printed.
     make_decoder(model, adaptation, settings.cuda_graph)
     # Fail early with too many samples: each step allocates this many logits.
     torch.empty(settings.num_samples, model.config.n_token, device=find_device(model))
     how = settings, adaptation, max(checkpoint.tgt_len - 1, 1)
     state = start_state(texts, model, vocab, *how)
+    notice = DistanceNotice(checkpoint, settings.mem_len, settings.ext_len or 0)
+    n_prompt = len(state) - 1
+    notice.check(n_prompt, n_prompt)
     # torch's generator starts from the same number in every process.
     torch.seed()
     how = settings.max_new_tokens, settings, settings.cuda_graph

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -21,6 +22,7 @@ from ..data.text_files import SPLITS, find_slices, has_records
 from ..data.vocab import Bytes, Vocabulary
 from ..errors import DataError, invalid, print_notice, require
 from ..files import check_file_writable, check_folder_writable, has_ending
+from ..generation.state import SEGMENT_LEN
 from ..model import EvalLengths, Network, Weights, pack_weights
 from ..model.memory import describe_new_distances
 from .given_texts import find_kind
@@ -49,12 +51,29 @@ def load_model(
     return checkpoint, pack_weights(model, weights) if is_packed else model, vocab
 
 
-def notice_new_distances(checkpoint: LoadedCheckpoint, mem_len: int | None, ext_len: int) -> None:
-    """Print if a token has larger distances than in training, apart from segments of a prompt."""
-    fix = "a smaller --mem_len" + " or --ext_len" * (ext_len > 0)
-    how = EvalLengths(mem_len), 1 + ext_len, fix
-    if notice := describe_new_distances(checkpoint.config, checkpoint.trained_len, *how):
-        print_notice(notice)
+@dataclass
+class DistanceNotice:
+    """Prints once that tokens have larger distances than in training, where a length is given."""
+
+    checkpoint: LoadedCheckpoint
+    mem_len: int | None
+    ext_len: int = 0
+    is_printed: bool = False
+
+    def check(self, n_token: int, longest: int) -> None:
+        """Print for a text of which `n_token` are read, at most `longest` of them at once."""
+        if self.is_printed or (self.mem_len is None and self.ext_len == 0):
+            return
+        lengths = EvalLengths(self.mem_len)
+        config = self.checkpoint.config
+        # No distance is larger than the text, of which memory may have all that is before.
+        n_new = n_token - lengths.resolve(config).mem_len - self.ext_len
+        segment_len = self.ext_len + max(min(longest, n_new, SEGMENT_LEN), 1)
+        fix = "a smaller --mem_len" + " or --ext_len" * (self.ext_len > 0)
+        how = self.checkpoint.trained_len, lengths, segment_len, fix
+        if notice := describe_new_distances(config, *how):
+            print_notice(notice)
+            self.is_printed = True
 
 
 def check_array_file(key: str, path: str | Path | None) -> None:

@@ -41,7 +41,7 @@ from ..model.adaptation import Adaptation
 from ..model.reading import Reader
 from .generate import UNFINISHED
 from .given_texts import drop_compression, name_given, read_raw_lines
-from .inputs import Device, hint_at_escapes, load_model, notice_new_distances, reads_records
+from .inputs import Device, DistanceNotice, hint_at_escapes, load_model, reads_records
 
 ROUNDING = 1e-6  # by which a log-probability may be above 0
 RECORDS = (
@@ -144,7 +144,7 @@ def score_command(
     hint_at_escapes(context=settings.context, end=settings.end)
     how = settings.device, settings.weights, bool(adaptation.rate)
     checkpoint, model, vocab = load_model(ckpt_path, *how)
-    notice_new_distances(checkpoint, settings.mem_len, ext_len=0)
+    notice = DistanceNotice(checkpoint, settings.mem_len)
     if lines is not None and reads_records(checkpoint):
         print_notice(RECORDS)
     if settings.end is None:
@@ -161,7 +161,7 @@ def score_command(
     for line, each in found:
         with prefix_errors(f"{name_given(path)}, line {line}", ": "):
             before = state if settings.carry else start
-            record, state = score_list(model, vocab, before, each, settings)
+            record, state = score_list(model, vocab, before, each, settings, notice)
         record = record if lines is None else describe_line(line, record)
         print(json.dumps(record, ensure_ascii=False), flush=True)
 
@@ -214,6 +214,7 @@ def score_list(
     state: DecodingState,
     each: CandidateList,
     settings: ScoreOptions,
+    notice: DistanceNotice,
 ) -> tuple[dict[str, Any], DecodingState]:
     """Return what is printed of a list, and the state with the text that follows."""
 
@@ -222,6 +223,8 @@ def score_list(
 
     ids = [encode_continuation(text + settings.end, vocab) for text in each.candidates]
     state = append(state, each.context)
+    longest = max(map(len, ids))
+    notice.check(int(state.length_B) - 1 + longest, max(state.n_unread, longest))
     nats, state = score_candidates(model, state, ids, settings.batch_size)
     sums = [float(nats_L.double().sum()) for nats_L in nats]
     best = each.find_best(sums, settings.weight)
