@@ -172,7 +172,8 @@ def test_a_given_config_is_printed_and_used_by_name_unless_a_file_has_the_name(t
 class Device(Trainer):
     """The Trainer of one of several processes, of which the others do not exist."""
 
-    world_size, global_rank = 1, 0
+    world_size = 1
+    global_rank = 0
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +207,8 @@ def test_a_configuration_starts_on_devices_that_together_read_all_rows(path, dev
 
 def assert_devices_share_rows(devices: Device, n_device: int, load: Callable[[], Any]) -> None:
     """Assert that devices read the first segment's targets of one process, each once."""
-    devices.world_size, devices.global_rank = 1, 0
+    devices.world_size = 1
+    devices.global_rank = 0
     whole = next(iter(load()))
     devices.world_size = n_device
     scored = []

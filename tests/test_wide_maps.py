@@ -17,7 +17,9 @@ from txl_lightning.model.parts import join
 from txl_lightning.model.transformer_xl import FeedForward, RelativeAttention
 
 CONFIG = TransformerXLConfig(n_token=9, n_layer=1, d_model=10, n_head=2, d_head=5, d_inner=21)
-B, M, L = 2, 4, 8
+B = 2
+M = 4
+L = 8
 
 
 @pytest.fixture(autouse=True)

@@ -45,9 +45,11 @@ def list_tables(records: results.Records) -> list[results.Rows]:
     for reading, name in (NAMES | KEPT).items():
         if not (found := results.select(records, reading=reading)):
             continue
-        at = [results.format_spread([r["nats"][place - 1] for r in found], 2) for place in places]
+        by_place = [
+            results.format_spread([r["nats"][place - 1] for r in found], 2) for place in places
+        ]
         mean = results.format_spread([record["mean"] for record in found])
-        rows.append([name, mean, *at])
+        rows.append([name, mean, *by_place])
     return [rows]
 
 

@@ -100,8 +100,8 @@ class Original:
         self.memory: tuple[Tensor, ...] = ()
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
-        of = tokens_BL.t().contiguous(), targets_BL.t().contiguous()
-        nats_LB, *self.memory = self.net(*of, *self.memory)
+        columns = tokens_BL.t().contiguous(), targets_BL.t().contiguous()
+        nats_LB, *self.memory = self.net(*columns, *self.memory)
         return nats_LB.t()
 
 

@@ -97,10 +97,10 @@ def test_documents_are_scored_as_if_each_were_alone(make_net, order, lengths, ex
         segment = place._replace(tokens_BL=ids[place.tokens_BL], targets_BL=targets_BL)
         nats_BL, memory = score_segment(net, segment, memory)
         for row, column in scored_BL.nonzero().tolist():
-            at = int(place.targets_BL[row, column])
+            token = int(place.targets_BL[row, column])
             nth = column + place.n_context
             before = int(place.doc_pos_BL[row, nth])
-            expected = score_alone(net, ids[at - 1 - before : at + 1])[-1]
+            expected = score_alone(net, ids[token - 1 - before : token + 1])[-1]
             torch.testing.assert_close(nats_BL[row, column], expected)
             n_scored += 1
     assert n_scored > 80

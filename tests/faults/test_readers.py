@@ -36,22 +36,22 @@ WHOLES = [b"", b"[]", b"{}", b"null", b'"a"', b"5", b"[" * 100_000, b"{" * 5000,
 def mutate(content: bytes, chance: random.Random) -> bytes:
     """Return other bytes than these."""
     data = bytearray(content)
-    at = chance.randrange(len(content))
-    piece = slice(at, at + chance.randrange(1, 100))
+    first = chance.randrange(len(content))
+    piece = slice(first, first + chance.randrange(1, 100))
     match chance.choice(["bit", "cut", "insert", "remove", "repeat", "value", "value", "whole"]):
         case "bit":
-            data[at] ^= 1 << chance.randrange(8)
+            data[first] ^= 1 << chance.randrange(8)
         case "cut":
-            del data[at:]
+            del data[first:]
         case "insert":
-            data[at:at] = chance.randbytes(chance.randrange(1, 100))
+            data[first:first] = chance.randbytes(chance.randrange(1, 100))
         case "remove":
             del data[piece]
         case "repeat":
-            data[at:at] = data[piece]
+            data[first:first] = data[piece]
         case "value":
             places = [found.span() for found in VALUE.finditer(content[:100_000])]
-            start, end = chance.choice(places or [(at, at)])
+            start, end = chance.choice(places or [(first, first)])
             data[start:end] = chance.choice(HOSTILE)
         case "whole":
             data[:] = chance.choice([*WHOLES, chance.randbytes(5000)])

@@ -16,10 +16,10 @@ def predict(net, ids, places, seen):
     """Return logits of `ids[places]`, each from the last `seen` tokens before it."""
     logits_NV = torch.empty(len(places), net.config.n_token, dtype=torch.float64)
     for count in np.unique(seen):
-        at = np.flatnonzero(seen == count)
-        tokens_BL = torch.from_numpy(ids[places[at][:, None] + np.arange(-count, 0)])
-        memory = net.empty_memory(len(at), EvalLengths(mem_len=0))
-        logits_NV[at] = net(tokens_BL, memory)[0][:, -1].double()
+        index_N = np.flatnonzero(seen == count)
+        tokens_BL = torch.from_numpy(ids[places[index_N][:, None] + np.arange(-count, 0)])
+        memory = net.empty_memory(len(index_N), EvalLengths(mem_len=0))
+        logits_NV[index_N] = net(tokens_BL, memory)[0][:, -1].double()
     return logits_NV
 
 

@@ -39,11 +39,11 @@ def read_records(path: Path) -> Iterator:
     parts = b""
     for start in range(0, len(data), BLOCK):
         block = data[start : start + BLOCK]
-        at = 0 if start else 7
-        while at + HEADER.size <= len(block):
-            _, count, kind = HEADER.unpack_from(block, at)
-            at += HEADER.size + count
-            parts += block[at - count : at]
+        start_of_next = 0 if start else 7
+        while start_of_next + HEADER.size <= len(block):
+            _, count, kind = HEADER.unpack_from(block, start_of_next)
+            start_of_next += HEADER.size + count
+            parts += block[start_of_next - count : start_of_next]
             # A complete record, or the last part of one.
             if kind in (1, 4):
                 yield Record.FromString(parts)

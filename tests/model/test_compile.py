@@ -10,7 +10,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from txl_lightning import Memory, TransformerXL
 from txl_lightning.model.positions import SCHEMES
 
-ROWS, TGT_LEN, SEGMENTS = 3, 4, 6
+ROWS = 3
+TGT_LEN = 4
+SEGMENTS = 6
 TRACED_KERNELS = ["reference", "sdpa"]
 
 

@@ -18,7 +18,10 @@ CASES += [(5, 7, names) for names in ("rvu", "ru", "rv", "r", "u", "b", "ub", ""
 
 def make_inputs(tgt_len, mem_len, names="rvu"):
     """Return inputs by name, and the mask of a memory with up to 3 states per row."""
-    B, H, K, S = 2, 3, 4, mem_len + tgt_len
+    B = 2
+    H = 3
+    K = 4
+    S = mem_len + tgt_len
     shapes = {"q": (B, tgt_len, H, K), "k": (B, S, H, K), "value": (B, S, H, K)}
     shapes |= {"r": (S + 1, H, K), "u": (H, K), "v": (H, K), "b": (S + 1, H)}
     leaves = {
@@ -128,7 +131,8 @@ def test_kernel_without_rows_or_tokens_returns_nothing_and_zero_gradients(
 
 
 def test_reference_equals_a_loop_over_pairs():
-    tgt_len, mem_len = 4, 3
+    tgt_len = 4
+    mem_len = 3
     leaves, mask = make_inputs(tgt_len, mem_len)
     actual = run("reference", leaves, mask)
     q, k, value, r, v, u = (leaf.detach() for leaf in leaves.values())
@@ -138,9 +142,10 @@ def test_reference_equals_a_loop_over_pairs():
             r_ij = r[len(r) - 1 - (mem_len + i - j), head]
             query = q[row, i, head]
             key = k[row, j, head]
-            a, b = query @ key, query @ r_ij
-            c, d = u[head] @ key, v[head] @ r_ij
-            scores[j] = math.exp((a + b + c + d) / 2)
+            # The terms (a) to (d) of the paper.
+            of_content = query @ key + u[head] @ key
+            of_distance = query @ r_ij + v[head] @ r_ij
+            scores[j] = math.exp((of_content + of_distance) / 2)
         read = sum(scores[j] * value[row, j, head] for j in scores) / sum(scores.values())
         torch.testing.assert_close(actual[row, i, head], read)
 

@@ -33,9 +33,9 @@ def read(reader, tokens_BL, memory, doc_pos_BL=None):
     logits = []
     memories = []
     for n in range(tokens_BL.size(1)):
-        at = slice(n, n + 1)
-        places = None if doc_pos_BL is None else doc_pos_BL[:, at]
-        h_B1D, memory = reader.hidden(tokens_BL[:, at], memory, places)
+        column = slice(n, n + 1)
+        places = None if doc_pos_BL is None else doc_pos_BL[:, column]
+        h_B1D, memory = reader.hidden(tokens_BL[:, column], memory, places)
         logits.append(reader.head(h_B1D))
         memories.append(memory)
     return torch.cat(logits, dim=1), memories

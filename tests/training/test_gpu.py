@@ -70,8 +70,8 @@ def test_tokens_read_by_a_graph_are_those_without(make_net, dtype, tolerance, st
         memory = reader.empty_memory(3, EvalLengths(37))
         parts = []
         for n in range(100):
-            at = slice(n, n + 1)
-            h_B1D, memory = reader.hidden(tokens_BL[:, at], memory, doc_pos_BL[:, at])
+            column = slice(n, n + 1)
+            h_B1D, memory = reader.hidden(tokens_BL[:, column], memory, doc_pos_BL[:, column])
             parts.append(reader.head(h_B1D).float())
         logits.append(torch.cat(parts, dim=1))
     torch.testing.assert_close(*logits, rtol=0, atol=tolerance)

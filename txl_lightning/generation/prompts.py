@@ -124,16 +124,16 @@ class StreamingDetokenizer:
             return ""
         self._n_character += len(text)
         text = self._withheld + text
-        ends = [(at + len(stop), at) for stop in self.stop if (at := text.find(stop)) >= 0]
+        ends = [(place + len(stop), place) for stop in self.stop if (place := text.find(stop)) >= 0]
         if ends:
             # The stop string that is complete first, independent of token boundaries.
             self.ended = True
             self._withheld = ""
-            at = min(ends)[1]
-            stop_at = self._n_character - len(text) + at
+            place = min(ends)[1]
+            stop_at = self._n_character - len(text) + place
             # The first token with this end: those after it print no whole character.
             self.n_kept = self._ends.index(max(end for end in self._ends if end <= stop_at))
-            return text[:at]
+            return text[:place]
         beginnings = (stop[:n] for stop in self.stop for n in range(1, len(stop)))
         cut = len(text) - max((len(part) for part in beginnings if text.endswith(part)), default=0)
         self._withheld = text[cut:]

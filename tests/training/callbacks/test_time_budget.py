@@ -187,15 +187,15 @@ def test_a_killed_run_continues_its_plan(plan, tmp_path):
         trainer, _ = plan(rest, LastCheckpoint(5), **options, ckpt_path=path)
         used = saved["txl_lightning"]["plan_state"]["times"]["elapsed"]
         assert used + rest.now - 1e4 == pytest.approx(15, abs=0.75)
-        at = saved["global_step"]
-        assert rest.lrs[0] == whole.lrs[at]
+        n_step = saved["global_step"]
+        assert rest.lrs[0] == whole.lrs[n_step]
         assert falls(rest.lrs)
         assert lr_of(trainer) == pytest.approx(END)
         assert rest.validated[-1] == trainer.global_step == trainer.max_steps
         if slowness == 1:
-            assert rest.lrs == pytest.approx(whole.lrs[at:], rel=1e-6)
-            assert rest.validated == [n for n in whole.validated if n > at]
-            assert rest.losses == pytest.approx(whole.losses[at:], rel=1e-5)
+            assert rest.lrs == pytest.approx(whole.lrs[n_step:], rel=1e-6)
+            assert rest.validated == [n for n in whole.validated if n > n_step]
+            assert rest.losses == pytest.approx(whole.losses[n_step:], rel=1e-5)
     again = Machine(0.5, 1)
     trainer, shown = plan(again, LastCheckpoint(), **options, ckpt_path=path)
     assert (again.lrs, again.validated, lr_of(trainer)) == ([], [], pytest.approx(END))
