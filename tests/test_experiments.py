@@ -128,14 +128,32 @@ def test_experiment_without_its_text_ends_in_one_line(monkeypatch, tmp_path, cap
 def test_novels_are_copied_without_marks_and_another_text_is_refused(monkeypatch, tmp_path):
     checksum = hashlib.sha256(b"To be\nor not\n").hexdigest()
     monkeypatch.setattr(texts, "TABLE", tmp_path / "table.tsv")
-    texts.TABLE.write_text(f"file\tsplit\tsha256\na.txt\ttest\t{checksum}\n")
-    for text in (b"\xef\xbb\xbfTo be\r\n\for not\r\n", b"To be\nor not\n"):
+    rows = "".join(f"{name}.txt\ttest\t{checksum}\n" for name in "ab")
+    texts.TABLE.write_text(f"file\tsplit\tsha256\n{rows}")
+    (tmp_path / "b.txt").write_bytes(b"To be\nor not\n")
+    for folder, text in (
+        ("marked", b"\xef\xbb\xbfTo be\r\n\for not\r\n"),
+        ("plain", b"To be\nor not\n"),
+    ):
         (tmp_path / "a.txt").write_bytes(text)
+        texts.copy_novels(tmp_path, tmp_path / folder)
+        assert (tmp_path / folder / "test" / "a.txt").read_bytes() == b"To be\nor not\n"
+    (tmp_path / "b.txt").write_bytes(b"To be\n")
+    with pytest.raises(ValueError, match=r"b\.txt: not the text that was measured"):
         texts.copy_novels(tmp_path, tmp_path / "novels")
-        assert (tmp_path / "novels" / "test" / "a.txt").read_bytes() == b"To be\nor not\n"
-    (tmp_path / "a.txt").write_bytes(b"To be\n")
-    with pytest.raises(ValueError, match=r"a\.txt: not the text that was measured"):
-        texts.copy_novels(tmp_path, tmp_path / "novels")
+    # Not the first novel alone.
+    assert not (tmp_path / "novels").exists()
+
+
+def test_a_prefix_of_enwik8_that_is_not_whole_is_cut_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("TXL_DATA", str(tmp_path))
+    monkeypatch.setattr(stop_gradient_texts, "PREFIX", 9)
+    (tmp_path / "whole").write_bytes(b"<mediawiki xmlns")
+    monkeypatch.setattr(
+        stop_gradient_texts, "place_file", lambda source, folder: [tmp_path / "whole"]
+    )
+    (tmp_path / "enwik8_prefix.txt").write_bytes(b"<medi")
+    assert stop_gradient_texts.find_prefix().read_bytes() == b"<mediawik"
 
 
 def test_sqlites_source_is_extracted_and_another_text_is_refused(monkeypatch, tmp_path):

@@ -14,12 +14,17 @@ from pathlib import Path
 
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.errors import DataError
+from txl_lightning.files import create_folder
 
 TABLE = Path(__file__).with_name("novels98.tsv")
 
 
 def copy_novels(source: Path, folder: Path) -> None:
-    """Write the novels in `source`, cleaned, as folder/SPLIT/FILE."""
+    """Write the novels in `source`, cleaned, as folder/SPLIT/FILE: all of them, or none."""
+    create_folder(folder, lambda part: write_novels(source, part))
+
+
+def write_novels(source: Path, folder: Path) -> None:
     for row in csv.DictReader(TABLE.read_text().splitlines(), delimiter="\t"):
         text = (source / row["file"]).read_bytes()
         clean = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r", b"").replace(b"\f", b"")

@@ -41,13 +41,14 @@ def choose_text(name: str) -> dict[str, Any]:
 
 
 def find_prefix() -> Path:
-    """Return the file of the first bytes of enwik8, cut from it if it is missing."""
+    """Return the file of the first bytes of enwik8, cut from it if it is missing or shorter."""
     folder = DataConfig().data_folder
     path = folder / "enwik8_prefix.txt"
-    if not path.is_file():
+    if not path.is_file() or path.stat().st_size != PREFIX:
         [whole] = place_file(ENWIK8, folder / "enwik8")
         with whole.open("rb") as file:
-            path.write_bytes(file.read(PREFIX))
+            text = file.read(PREFIX)
+        replace_file(path, lambda part: part.write_bytes(text))
     return path
 
 
