@@ -42,6 +42,23 @@ CHECKPOINT = "checkpoints/last.ckpt"
 PATH_OPTIONS = {"--out", "--runs"}
 DECISIVE = ("fast", "precision", "accelerator")
 """Options of every run.py that decide a result."""
+SHARED: dict[str, dict[str, Any]] = {
+    "seeds": {"type": int, "nargs": "+"},
+    "fast": {"action": "store_true", "help": "tiny sizes and one seed, as a test"},
+    "out": {"type": Path, "help": "results.json; existing records are kept"},
+    "runs": {"type": Path, "help": "folder of the training runs"},
+    "precision": {
+        "default": "32-true",
+        "choices": ("32-true", "bf16-mixed"),
+        "help": "of training; default: %(default)s",
+    },
+    "accelerator": {"default": "cpu", "choices": ("cpu", "gpu"), "help": "of training"},
+    "again": {
+        "action": "store_true",
+        "help": "train and measure once more, in records beside those that exist",
+    },
+}
+"""Options of every run.py: the arguments of add_argument by name."""
 QUIET = {"trainer.enable_progress_bar": False, "report.html": False, "report.sample_len": 0}
 
 Options = Mapping[str, Any]
@@ -86,22 +103,16 @@ def parse_args(
     """Return the arguments of a run.py, and `origin`: its command, commit and machine.
 
     `vary` names what seeds vary, `kinds` the measurements of each seed, which --only selects.
-    `more` has further options by name: the arguments of add_argument.
+    `more` has further options as SHARED has them, or other arguments of those: a plan with a
+    precision of its own has it as the default.
     """
     folder = Path(script).parent
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", help=f"default: {seeds}")
-    parser.add_argument("--fast", action="store_true", help="tiny sizes and one seed, as a test")
-    parser.add_argument("--out", type=Path, help="results.json; existing records are kept")
-    parser.add_argument("--runs", type=Path, help="folder of the training runs")
-    parser.add_argument("--precision", default="32-true", help="of training")
-    parser.add_argument("--accelerator", default="cpu", choices=("cpu", "gpu"), help="of training")
-    again = "train and measure once more, in records beside those that exist"
-    parser.add_argument("--again", action="store_true", help=again)
+    own = {"seeds": {"help": f"default: {seeds}"}} | more
     if kinds := list(kinds):
-        more["only"] = {"nargs": "+", "choices": kinds, "default": kinds, "help": "kinds to train"}
-    for name, keywords in more.items():
-        parser.add_argument(f"--{name}", **keywords)
+        own["only"] = {"nargs": "+", "choices": kinds, "default": kinds, "help": "kinds to train"}
+    for name, keywords in (SHARED | own).items():
+        parser.add_argument(f"--{name}", **SHARED.get(name, {}) | keywords)
     args = parser.parse_args()
     root = Path("runs", "fast" if args.fast else "experiments")
     args.runs = args.runs or root / folder.name
@@ -129,12 +140,12 @@ def measure_once(
     `seconds` in the record is the wall time of the call, without that of earlier, stopped ones.
     A record that was measured with another precision or accelerator ends the command.
     """
-    if known := load_records(args.out).get(name):
-        require_same_settings(args, name, known)
-        print(f"{name}: measured already, in {args.out}; --again measures it once more")
-        return
     began = time.monotonic()
     try:
+        if name in load_records(args.out):
+            find_record(args, name)
+            print(f"{name}: measured already, in {args.out}; --again measures it once more")
+            return
         result = measure(args, *values)
     except DataError as error:
         print(f"error: {describe_error(error)}", file=sys.stderr)
@@ -145,14 +156,26 @@ def measure_once(
     write_json({"fast": args.fast, "records": load_records(args.out) | record}, args.out)
 
 
-def require_same_settings(args: argparse.Namespace, name: str, record: Mapping[str, Any]) -> None:
-    """Exit where a record was measured with other settings; older records do not name them."""
+def find_record(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Return a record that a measurement needs; DataError if it is missing or had other settings.
+
+    Older records do not name their settings.
+    """
+    record = load_records(args.out).get(name)
+    if record is None:
+        raise DataError(f"{args.out}: {name} is missing; expected its record: measure it before")
     found = record.get("ran_with", args.settings)
     for option, value in args.settings.items():
         if found[option] != value:
             text = f"{args.out}: {name} was measured with --{option} {found[option]}"
-            print(f"error: {text}; expected {value}; give another --out", file=sys.stderr)
-            sys.exit(DataError.exit_code)
+            raise DataError(f"{text}; expected {value}; give another --out")
+    return record
+
+
+def set_precision(args: argparse.Namespace, precision: str) -> argparse.Namespace:
+    """Return the arguments of a part whose plan has a precision of its own."""
+    settings = args.settings | {"precision": precision}
+    return argparse.Namespace(**vars(args) | {"precision": precision, "settings": settings})
 
 
 def measure_kinds(args: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -> None:
@@ -230,9 +253,10 @@ def read_rows(net: TransformerXL, ids_BT: np.ndarray, before: int, **how: Any) -
 
 
 def train(args: argparse.Namespace, name: str, seed: int, options: Options) -> TrainedRun:
-    """Train with a seed in a folder of the runs, or resume there."""
+    """Train with a seed in a folder of the runs, or resume there; with --again in another one."""
     seeded = {"seed_everything": seed, "trainer.precision": args.precision}
     seeded |= {"trainer.accelerator": args.accelerator}
+    name = f"{name} again" if args.again else name
     return fit(find_folder(args.runs, name, options | seeded), options | seeded)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from experiments import common
-from experiments.results import load_records
 from txl_lightning import OptimConfig
+from txl_lightning.errors import DataError
 from txl_lightning.model import NetworkConfig
 from txl_lightning.model.config import make_config
 from txl_lightning.training.optimizers import make_optimizer
@@ -26,7 +26,7 @@ def plan_minutes(
     args: Namespace, record: str, kind: str, minutes: float, validations: int = 4
 ) -> dict[str, int]:
     """Return the options of the steps that fit in the minutes, by the times of a record."""
-    seconds = load_records(args.out)[record]["step_seconds"][kind]
+    seconds = common.find_record(args, record)["step_seconds"][kind]
     return common.plan_steps(max(int(60 * minutes * OVERHEAD / seconds), 1), validations)
 
 
@@ -37,9 +37,12 @@ def measure(
 ) -> dict[str, Any]:
     """Return a record of the seconds of a step that `fit` takes with the options of each kind.
 
-    `kinds` also has sizes of vocabularies; tokens are random if none are given.
+    `kinds` also has sizes of vocabularies; tokens are random if none are given. DataError for a
+    GPU, on which nothing is timed here.
     """
-    is_narrow = args.precision != "32-true"
+    if args.accelerator != "cpu":
+        raise DataError(f"--accelerator {args.accelerator}: expected cpu, which steps are timed on")
+    in_bfloat16 = args.precision == "bf16-mixed"
     steps = {}
     for kind, (options, n_token) in kinds.items():
         net, optim = (
@@ -50,7 +53,7 @@ def measure(
         read_BT = torch.randint(n_token, shape) if tokens_BT is None else tokens_BT
         config = make_config(net | {"n_token": n_token})
         segments = options.get("trainer.accumulate_grad_batches", 1)
-        steps[kind] = make_step(config, OptimConfig(**optim), read_BT, is_narrow, segments)
+        steps[kind] = make_step(config, OptimConfig(**optim), read_BT, in_bfloat16, segments)
     return {"kind": "pace", "step_seconds": time_in_turn(steps, args.fast)}
 
 
@@ -70,10 +73,10 @@ def make_step(
     config: NetworkConfig,
     optim: OptimConfig,
     tokens_BT: Tensor,
-    is_narrow: bool = False,
+    in_bfloat16: bool = False,
     segments: int = 1,
 ) -> Callable[[], None]:
-    """Return a function that trains a step of segments, each these tokens; is_narrow: bfloat16."""
+    """Return a function that trains a step of segments, each of which has these tokens."""
     net = config.build()
     optimizer = make_optimizer(optim, net)
     memory = net.empty_memory(len(tokens_BT))
@@ -81,7 +84,7 @@ def make_step(
     def step() -> None:
         nonlocal memory
         for _ in range(segments):
-            with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+            with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
                 nats_BL, memory = net.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], memory)
             (nats_BL.mean() / segments).backward()
         clip_grad_norm_(net.parameters(), 1.0)

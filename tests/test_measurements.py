@@ -7,6 +7,7 @@ by how many these are.
 import copy
 import json
 import math
+import re
 import shutil
 from argparse import Namespace
 from dataclasses import replace
@@ -27,16 +28,21 @@ from experiments.how_far_back import passages
 from experiments.how_far_back.passages import score_copies
 from experiments.novels import run as novels
 from experiments.original import run as original
+from experiments.recurrence import run as recurrence
 from experiments.speed.cases import Case
+from experiments.state_bytes import recall
+from experiments.state_bytes import run as state_bytes
 from experiments.stop_gradient import figures
 from experiments.stop_gradient import run as stop_gradient
 from experiments.stop_gradient.arms import ARMS, REFERENCE, SPAN, TIMED, TOKENS, Arm
+from experiments.test_time import run as test_time
 from experiments.words import lstm
 from experiments.words import run as words
 from tests.helpers.one_layer import count_seen, draw_text, mean_nats_of_pieces, nats_of
 from txl_lightning import __main__ as entry
 from txl_lightning import stream_nats
 from txl_lightning.data.stream import Stream
+from txl_lightning.errors import DataError
 
 
 @pytest.mark.parametrize(("recurrence", "best"), [(True, 32), (False, 16)])
@@ -102,6 +108,7 @@ def args(monkeypatch, finished, tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"records": records}))
     where = {"runs": tmp_path, "out": tmp_path / "results.json", "minutes": 2.0}
     where |= {"accelerator": "cpu", "device": torch.device("cpu")}
+    where |= {"again": False, "settings": {}}
     return Namespace(fast=True, precision="32-true", **where)
 
 
@@ -226,7 +233,7 @@ def test_arms_have_equal_tokens_of_an_update_and_differ_in_rows_gradient_and_mem
 
 def test_an_arm_with_other_work_is_trained_again_with_as_much_as_the_reference(args, monkeypatch):
     args.fast = False
-    vars(args).update(only=[*stop_gradient.KINDS], seeds=[1], again=False, origin={}, settings={})
+    vars(args).update(only=[*stop_gradient.KINDS], seeds=[1], origin={})
     stop_gradient.measure_equalized(args, "python_source")
     records = common.load_records(args.out)
     again = {name.removeprefix("python_source, ") for name in records if ", equal " in name}
@@ -237,9 +244,9 @@ def test_an_arm_with_other_work_is_trained_again_with_as_much_as_the_reference(a
 
 
 def test_an_effect_of_equal_work_needs_trainings_with_as_much_work_or_as_much_as_it_is():
-    # Segments of 64 without memory have fewer operations, and were not timed.
+    # Segments of 64 without memory were not timed.
     seconds = dict.fromkeys((REFERENCE, *TIMED["pace"]), 1.0)
-    operations = dict.fromkeys(ARMS, 1.0) | {"alone 16x64": 0.8}
+    operations = dict.fromkeys(ARMS, 1.0)
     records = {"novels, pace": {"step_operations": operations, "step_seconds": seconds}}
     for name in ARMS:
         fields = {"kind": f"novels, {name}", "seed": 1, "blocks": {"span": [2.0]}}
@@ -253,16 +260,23 @@ def test_an_effect_of_equal_work_needs_trainings_with_as_much_work_or_as_much_as
         assert found == {f"novels: {name}{budget}" for budget in budgets}
 
 
-def test_an_arm_that_was_timed_later_has_as_much_work_as_the_reference_beside_it():
+def test_an_arm_that_was_timed_later_has_as_much_work_as_the_reference_beside_it(args):
     seconds = {REFERENCE: 2.0, "memory 2x512": 4.0}
+    records = {"novels, pace": {"step_seconds": seconds | {"alone 16x64": 9.0}}}
+    args.out.write_text(json.dumps({"records": records}))
+    # Not by the times of another record.
+    with pytest.raises(DataError, match="novels, pace of segments of 64 is missing"):
+        stop_gradient.count_steps(args, "novels", "alone 16x64, equal seconds")
     later = {REFERENCE: 3.0, "alone 16x64": 2.0}
-    records = {"novels, pace": {"step_seconds": seconds}}
     records["novels, pace of segments of 64"] = {"step_seconds": later}
+    args.out.write_text(json.dumps({"records": records}))
     steps = stop_gradient.arms.STEPS
-    find = stop_gradient.arms.find_steps
-    assert find("novels", "memory 2x512, equal seconds", records) == steps / 2
-    assert find("novels", "alone 16x64, equal seconds", records) == steps * 3 / 2
-    assert find("novels", "alone 16x64", records) == steps
+    for kind, expected in (
+        ("memory 2x512, equal seconds", steps / 2),
+        ("alone 16x64, equal seconds", steps * 3 / 2),
+        ("alone 16x64", steps),
+    ):
+        assert stop_gradient.count_steps(args, "novels", kind) == expected
 
 
 def test_arms_are_read_with_the_span_of_training_and_segments_also_as_they_were(args, finished):
@@ -378,10 +392,70 @@ def test_a_run_with_another_setting_has_another_folder(tmp_path, changed):
     assert folder != common.find_folder(tmp_path, "memory 1", options | changed)
 
 
+def test_a_training_that_is_repeated_is_a_new_one_in_a_folder_of_its_own(args, monkeypatch):
+    folders = []
+
+    def fit(folder, options):
+        folders.append(folder)
+        raise InterruptedError
+
+    monkeypatch.setattr(common, "fit", fit)
+    for args.again in (False, True):
+        with pytest.raises(InterruptedError):
+            passages.measure(args, "passages memory", 1)
+    assert folders[0] != folders[1]
+
+
+def test_steps_are_not_timed_for_trainings_on_a_gpu(args):
+    args.accelerator = "gpu"
+    with pytest.raises(DataError, match="gpu: expected cpu, which steps are timed on"):
+        stop_gradient.time_arms(args, "python_source", ("memory 2x64",))
+
+
+@pytest.mark.parametrize(
+    ("measure", "values", "needed"),
+    [
+        (stop_gradient.measure, ("sqlite", "memory 2x64", 1), "python_source, rate memory 2x64"),
+        (words.measure, ("xl adamw", 2.0, 1), "rate xl adamw adamw 2"),
+        (words.measure, ("xl tuned", 30.0, 1), "dropout xl tuned 30"),
+        (words.choose_dropout, ("xl tuned", 30.0), "rate xl tuned adamw 30"),
+        (recall.measure, ("LSTM", 1), "rate pairs LSTM"),
+        (recall.measure, ("Transformer-XL, memory of 512", 1), f"rate pairs {recall.FIRST}"),
+        (recurrence.measure, ("S3", "LSTM, 1 layer", 1), "rate S3 LSTM, 1 layer"),
+        (state_bytes.measure, ("lstm", 1), "rate lstm muon 0.006"),
+        (test_time.measure, ("cache and steps", 1), "chosen cache and steps"),
+        (test_time.choose, ("static",), "python_source, rate memory 16x64"),
+    ],
+)
+def test_what_was_chosen_with_other_settings_is_not_used(args, measure, values, needed):
+    args.fast = False
+    args.settings = {"precision": "32-true"}
+    args.out = args.runs / "runs" / "here" / "results.json"
+    args.runs = args.out.parent
+    # The networks of test_time are those of another folder.
+    folders = [args.out.parent, args.out.parent.parent / "stop_gradient"]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    if needed.startswith("chosen"):
+        write_record(folders[1], "python_source, rate memory 16x64", "32-true")
+    with pytest.raises(DataError, match=r"is missing|was tried"):
+        measure(args, *values)
+    for folder in folders if not needed.startswith("chosen") else folders[:1]:
+        write_record(folder, needed, "bf16-mixed")
+    message = f"{needed} was measured with --precision bf16-mixed; expected 32-true"
+    with pytest.raises(DataError, match=re.escape(message)):
+        measure(args, *values)
+
+
+def write_record(folder, name, precision):
+    record = {"rate": 1e-3, "nats": 1.0, "ran_with": {"precision": precision}}
+    (folder / "results.json").write_text(json.dumps({"records": {name: record}}))
+
+
 @pytest.fixture
 def measured(args):
     """Arguments whose results have a record of kind memory and seed 1."""
-    vars(args).update(seeds=[1], only=["memory"], again=False, origin={"date": "2026"})
+    vars(args).update(seeds=[1], only=["memory"], origin={"date": "2026"})
     args.settings = {"precision": "32-true"}
     common.measure_kinds(args, lambda args, kind, seed: {"kind": kind, "bits": 1})
     return args

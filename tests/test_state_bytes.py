@@ -55,7 +55,7 @@ def test_a_search_that_was_stopped_trains_no_rate_again(args, trained):
 def test_the_recipe_is_the_best_of_both_optimizers(args, trained):
     for optimizer in run.OPTIMIZERS:
         run.tune_rate(args, "lstm", optimizer)
-    best = run.choose_best(load_records(args.out), "lstm")
+    best = run.find_best(args, "lstm")
     assert best == {"optimizer": "muon", "rate": pytest.approx(24e-3)}
 
 
@@ -68,11 +68,33 @@ def test_a_best_rate_at_the_end_of_a_grid_is_not_called_the_best():
 def test_a_table_shows_what_float32_does_at_the_best_rate(args, trained):
     run.tune_rate(args, "lstm", "muon")
     records = load_records(args.out)
-    best = run.choose_best(records, "lstm")
+    best = run.find_best(args, "lstm")
     other = {"kind": "precision", "net": "lstm", "curve": {figures.COLUMN: [2]}}
     other["ran_with"] = {"precision": "32-true"}
     _, row = figures.list_precisions(records | {"32-true lstm": other | best})
     assert row == ["LSTM", "bf16-mixed", "1.500", "32-true", "2.000"]
+
+
+def test_pairs_and_the_second_training_have_float32_beside_texts_in_bfloat16(
+    args, trained, monkeypatch
+):
+    run.tune_rate(args, "lstm", "muon")
+    used = []
+
+    def train(args, *_, **chosen):
+        used.append((args.precision, args.settings["precision"], chosen.get("rate")))
+        raise InterruptedError
+
+    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr(recall, "choose_rate", train)
+    plan = {"precision": "bf16-mixed", "only": ["lstm"], "arms": [recall.FIRST], "seeds": [1]}
+    plan |= {"settings": args.settings, "parts": ["pairs"], "tune": False}
+    for once in (True, False):
+        given = Namespace(**vars(args) | plan | {"once": once})
+        monkeypatch.setattr(run.common, "parse_args", lambda *_, given=given, **__: given)
+        with pytest.raises(InterruptedError):
+            run.main()
+    assert used == [("32-true", "32-true", pytest.approx(24e-3)), ("32-true", "32-true", None)]
 
 
 def count_parameters(arm):

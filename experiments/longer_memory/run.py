@@ -55,7 +55,8 @@ def draw_length(longest: int, step: int) -> int:
 
 
 def main() -> None:
-    args = common.parse_args(__file__, __doc__, SEEDS, kinds=KINDS)
+    precision = {"default": "bf16-mixed"}
+    args = common.parse_args(__file__, __doc__, SEEDS, kinds=KINDS, precision=precision)
     allow_imports(["experiments"])
     common.measure_kinds(args, measure)
 

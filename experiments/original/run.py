@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from experiments import common
 from experiments.speed.contestants import build_original
 from txl_lightning import CorpusDataModule, TransformerXLConfig
+from txl_lightning.errors import print_notice
 from txl_lightning.model import find_device
 
 KINDS = ("ours", "original")
@@ -36,11 +37,13 @@ FAST_DATA = {"corpus": "python_source", "vocab": "bytes"}
 
 def main() -> None:
     """Train both with each seed, and score the test text."""
-    original = {"type": Path, "help": "a clone of the original code"}
-    seeds = (1, 2, 3, 4, 5)
-    args = common.parse_args(__file__, __doc__, seeds, "weights", KINDS, original=original)
+    # That of the original code, which is trained as its train.py does without --fp16.
+    own = {"precision": {"choices": ["32-true"]}}
+    own["original"] = {"type": Path, "help": "a clone of the original code; left out, only ours"}
+    args = common.parse_args(__file__, __doc__, (1, 2, 3, 4, 5), "weights", KINDS, **own)
     if args.original is None:
-        args.only = ["ours"]
+        print_notice("original: left out; expected --original, a clone of its code")
+        args.only = [kind for kind in args.only if kind == "ours"]
     common.measure_kinds(args, measure)
 
 

@@ -22,7 +22,6 @@ from experiments.recurrence.training import (
     open_words,
     train,
 )
-from experiments.results import load_records
 from txl_lightning import TransformerXLConfig
 from txl_lightning.files import hash_values
 from txl_lightning.model.config import describe_config
@@ -94,8 +93,11 @@ class Trained:
 
 def main() -> None:
     groups = {"nargs": "+", "choices": [*GROUPS], "default": [*GROUPS], "help": "of the words"}
+    # The loop of training.py has no other.
+    own = {"groups": groups, "precision": {"choices": ["32-true"]}}
+    own["accelerator"] = {"choices": ["cpu"]}
     names = [*list_arms(FAST)]
-    args = common.parse_args(__file__, __doc__, SEEDS, "weights and words", names, groups=groups)
+    args = common.parse_args(__file__, __doc__, SEEDS, "weights and words", names, **own)
     for group in args.groups:
         own = [name for name in args.only if group == "S3" or name in OF_ALL_GROUPS]
         for seed in args.seeds:
@@ -113,7 +115,7 @@ def choose_rate(args: Namespace, group: str, name: str) -> dict[str, Any]:
 def measure(args: Namespace, group: str, name: str, seed: int) -> dict[str, Any]:
     """Train; return the accuracy of the state in each segment of words that were never trained."""
     kind = f"{group} {name}"
-    rate = load_records(args.out)[f"rate {kind}"]["rate"]
+    rate = common.find_record(args, f"rate {kind}")["rate"]
     run = train_arm(args, group, name, seed, rate)
     sizes = choose_sizes(args, group)
     arm = list_arms(sizes)[name]

@@ -15,7 +15,6 @@ import torch
 
 from experiments import common
 from experiments.copying.rows import Sizes
-from experiments.results import load_records
 from experiments.state_bytes.figures import PAIRS
 from experiments.state_bytes.pairs import find_distances, write_pairs
 from experiments.state_bytes.readings import count_bytes
@@ -58,7 +57,8 @@ ARMS = {
 
 
 def measure_arms(args: Namespace) -> None:
-    """Add a record for each arm's rate, and then for each seed and arm."""
+    """Add a record for each arm's rate, and then for each seed and arm: in float32, as planned."""
+    args = common.set_precision(args, "32-true")
     names = args.arms[: 1 if args.fast else None]
     for name in names:
         if ARMS[name].rate_of is None:
@@ -78,7 +78,7 @@ def choose_rate(args: Namespace, name: str) -> dict[str, Any]:
 def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
     """Train; return the share of values of the test text that are recalled, by distance."""
     arm = ARMS[name]
-    rate = load_records(args.out)[f"rate {PAIRS}{arm.rate_of or name}"]["rate"]
+    rate = common.find_record(args, f"rate {PAIRS}{arm.rate_of or name}")["rate"]
     run = train(args, name, seed, rate)
     sizes = choose_sizes(args)
     text = find_texts(args, seed, sizes)[-1]

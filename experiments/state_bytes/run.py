@@ -1,7 +1,7 @@
 """Which memory, per byte of its state? Networks of equal parameters, rates tuned at full length.
 
     python -m experiments.state_bytes.run --tune               rates, with seed 0
-    python -m experiments.state_bytes.run --once --precision 32-true    the best rate in float32
+    python -m experiments.state_bytes.run --once               the best rate in float32, too
     python -m experiments.state_bytes.run                      the seeds that count
     python -m experiments.state_bytes.run --parts pairs        small networks on pairs (recall.py)
 
@@ -12,13 +12,14 @@ from argparse import Namespace
 from typing import Any
 
 from experiments import common
-from experiments.results import load_records, select
+from experiments.results import load_records
 from experiments.state_bytes import readings, recall
 from experiments.state_bytes.figures import CACHED
 from experiments.stop_gradient.run import SCORED_ROWS
 from experiments.test_time import sizes
 from experiments.test_time.figures import DOCUMENTATION
 from experiments.test_time.run import choose_cache
+from txl_lightning.errors import DataError
 
 NETS = (
     "sliding_window",
@@ -42,14 +43,17 @@ SEEDS = (1, 2, 3, 4, 5)
 def main() -> None:
     tune = {"action": "store_true", "help": "choose rates, and train no seed that counts"}
     optimizers = {"nargs": "+", "choices": OPTIMIZERS, "default": OPTIMIZERS, "help": "to tune"}
-    once = {"action": "store_true", "help": "the best rate with another precision, and end"}
+    once = {"action": "store_true", "help": "train once with the best rate in float32, and end"}
     parts = {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "what is read"}
     arms = {"nargs": "+", "choices": recall.ARMS, "default": [*recall.ARMS], "help": "of pairs"}
     more = {"tune": tune, "optimizers": optimizers, "once": once, "parts": parts, "arms": arms}
+    help_ = "of training on texts; default: %(default)s; that on pairs has float32"
+    more["precision"] = {"default": "bf16-mixed", "help": help_}
     args = common.parse_args(__file__, __doc__, SEEDS, "weights", NETS, **more)
     if args.once:
+        in_float32 = common.set_precision(args, "32-true")
         for net in args.only:
-            common.measure_once(args, f"{args.precision} {net}", measure_precision, net)
+            common.measure_once(in_float32, f"32-true {net}", measure_precision, args, net)
         return
     if "texts" in args.parts:
         measure_texts(args)
@@ -79,7 +83,7 @@ def tune_rate(args: Namespace, net: str, optimizer: str) -> None:
     def nats_of(rate: float) -> float:
         name = f"rate {net} {optimizer} {rate:g}"
         common.measure_once(args, name, measure_rate, net, optimizer, rate)
-        return load_records(args.out)[name]["nats"]
+        return common.find_record(args, name)["nats"]
 
     common.search_rate(nats_of, FIRST_RATE[optimizer], args.fast)
 
@@ -91,9 +95,9 @@ def measure_rate(args: Namespace, net: str, optimizer: str, rate: float) -> dict
     return fields | describe_validation(run)
 
 
-def measure_precision(args: Namespace, net: str) -> dict[str, Any]:
-    """Train with the best optimizer and rate, in another precision than that of the tuning."""
-    chosen = choose_best(load_records(args.out), net)
+def measure_precision(args: Namespace, tuned: Namespace, net: str) -> dict[str, Any]:
+    """Train with the optimizer and rate that are best in the precision of `tuned`."""
+    chosen = find_best(tuned, net)
     run = train(args, net, **chosen, seed=TUNING_SEED)
     return {"kind": "precision", "net": net} | chosen | describe_validation(run)
 
@@ -112,9 +116,9 @@ def train(args: Namespace, net: str, optimizer: str, rate: float, seed: int) -> 
 
 def measure(args: Namespace, net: str, seed: int) -> dict[str, Any]:
     """Train with the best optimizer and rate; return what is read with it, by way of reading."""
-    chosen = choose_best(load_records(args.out), net)
+    chosen = find_best(args, net)
     run = train(args, net, **chosen, seed=seed)
-    cache = load_records(args.out)[CACHE]["options"] if net == "transformer_xl" else {}
+    cache = common.find_record(args, CACHE)["options"] if net == "transformer_xl" else {}
     ways = readings.list_ways(net, cache)
     read = {name: readings.read_texts(args, run, how) for name, how in ways.items()}
     fields = {"kind": net, "seed": seed, "readings": read}
@@ -124,15 +128,21 @@ def measure(args: Namespace, net: str, seed: int) -> dict[str, Any]:
 
 def measure_cache(args: Namespace) -> dict[str, Any]:
     """Return theta and weight of the cache that are best on validation text."""
-    chosen = choose_best(load_records(args.out), "transformer_xl")
+    chosen = find_best(args, "transformer_xl")
     run = train(args, "transformer_xl", **chosen, seed=TUNING_SEED)
     options = choose_cache(args, run, readings.OF_TRANSFORMER_XL[CACHED])
     return {"kind": "chosen", "options": options, "text": run.text}
 
 
-def choose_best(records: dict[str, dict[str, Any]], net: str) -> dict[str, Any]:
-    """Return the optimizer and the rate of the fewest nats of validation text."""
-    tried = select(records, kind="rate", net=net)
+def find_best(args: Namespace, net: str) -> dict[str, Any]:
+    """Return the optimizer and the rate of the fewest nats of validation text.
+
+    DataError if no rate was tried, or one of them with other settings.
+    """
+    names = [name for name in load_records(args.out) if name.startswith(f"rate {net} ")]
+    tried = [common.find_record(args, name) for name in names]
+    if not tried:
+        raise DataError(f"{args.out}: no rate of {net} was tried; expected one: use --tune before")
     best = min(tried, key=lambda record: record["nats"])
     return {key: best[key] for key in ("optimizer", "rate")}
 

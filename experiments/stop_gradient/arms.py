@@ -99,28 +99,15 @@ TIMED = {
 
 Those of a record were timed in turn with REFERENCE: first the primary contrasts', later one more.
 """
-EQUALIZED = tuple(name for names in TIMED.values() for name in names)
+PACE_OF = {name: record for record, names in TIMED.items() for name in names}
+"""The record of an arm's times."""
 BUDGETS = ("operations", "seconds")
 KINDS = {name: (name, "tokens") for name in ARMS} | {
-    f"{name}, equal {budget}": (name, budget) for budget in BUDGETS for name in EQUALIZED
+    f"{name}, equal {budget}": (name, budget) for budget in BUDGETS for name in PACE_OF
 }
 """The arm, and what it has as much of as the reference."""
 SAME = 0.05
 """Work that differs by a smaller share is equal."""
-
-
-def find_steps(text: str, kind: str, records: Mapping[str, Any]) -> int:
-    """Return the steps with which an arm has as much of its budget as the reference."""
-    name, budget = KINDS[kind]
-    if budget == "tokens":
-        return STEPS
-    return match_steps(name, find_pace(text, name, records)[f"step_{budget}"])
-
-
-def find_pace(text: str, name: str, records: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record with an arm's times, or the first one; REFERENCE is in each."""
-    own = [f"{text}, {record}" for record, names in TIMED.items() if name in names]
-    return records[next((each for each in own if each in records), f"{text}, pace")]
 
 
 def match_steps(name: str, work: Mapping[str, float]) -> int:

@@ -4,7 +4,14 @@ from pathlib import Path
 
 from experiments import results
 from experiments.results import AGAIN, Records
-from experiments.stop_gradient.arms import ARMS, BUDGETS, find_pace, is_equal, match_steps
+from experiments.stop_gradient.arms import (
+    ARMS,
+    BUDGETS,
+    PACE_OF,
+    REFERENCE,
+    is_equal,
+    match_steps,
+)
 from txl_lightning.analysis.contrasts import Contrast
 
 UNIT = "bits per byte"
@@ -136,10 +143,12 @@ def list_repeats(records: Records) -> results.Rows:
 def choose_kind(records: Records, text: str, name: str, budget: str) -> str:
     """Return the kind of an arm's records for a budget: that of equal tokens if it has as much.
 
-    An arm that was not timed has no records of equal seconds.
+    An arm that was not timed beside the reference has no such records.
     """
-    work = find_pace(text, name, records)[f"step_{budget}"]
-    is_same = name in work and is_equal(match_steps(name, work))
+    if name == REFERENCE:
+        return name
+    pace = records.get(f"{text}, {PACE_OF[name]}") if name in PACE_OF else None
+    is_same = pace and is_equal(match_steps(name, pace[f"step_{budget}"]))
     return name if is_same else f"{name}, equal {budget}"
 
 
@@ -149,7 +158,7 @@ def list_contrasts(records: Records) -> list[Contrast]:
     for text, title in TEXTS.items():
         for name, (first, second, way) in CONTRASTS.items():
             found.append(compare(records, f"{title}: {name}", text, first, second, way))
-            for budget in BUDGETS if f"{text}, pace" in records else ():
+            for budget in BUDGETS:
                 pair = [choose_kind(records, text, each, budget) for each in (first, second)]
                 label = f"{title}: {name}, equal {budget}"
                 found.append(compare(records, label, text, *pair, way))

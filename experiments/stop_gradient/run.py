@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from experiments import common, pace
-from experiments.results import load_records
 from experiments.stop_gradient import arms
-from experiments.stop_gradient.arms import ARMS, BUDGETS, KINDS, REFERENCE, TIMED
+from experiments.stop_gradient.arms import ARMS, BUDGETS, KINDS, PACE_OF, REFERENCE, TIMED
 from experiments.stop_gradient.texts import NAMES, RATES_OF, choose_text
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -46,7 +45,8 @@ FAST = common.FAST | {"data.corpus": "python_source"}
 
 def main() -> None:
     texts = {"nargs": "+", "choices": NAMES, "default": NAMES, "help": "texts to train on"}
-    args = common.parse_args(__file__, __doc__, SEEDS, kinds=KINDS, texts=texts)
+    own = {"texts": texts, "precision": {"default": "bf16-mixed"}}
+    args = common.parse_args(__file__, __doc__, SEEDS, kinds=KINDS, **own)
     if args.fast:
         args.texts = NAMES[:1]
         args.only = [kind for kind in args.only if KINDS[kind][0] in STAGES[0]]
@@ -74,7 +74,12 @@ def measure_equalized(args: Namespace, text: str) -> None:
 
 
 def count_steps(args: Namespace, text: str, kind: str) -> int:
-    return arms.find_steps(text, kind, load_records(args.out))
+    """Return the steps with which an arm has as much of its budget as the reference."""
+    name, budget = KINDS[kind]
+    if budget == "tokens":
+        return arms.STEPS
+    pace = common.find_record(args, f"{text}, {PACE_OF[name]}")
+    return arms.match_steps(name, pace[f"step_{budget}"])
 
 
 def time_arms(args: Namespace, text: str, names: tuple[str, ...]) -> dict[str, Any]:
@@ -96,7 +101,7 @@ def choose_rate(args: Namespace, text: str, name: str) -> dict[str, Any]:
 def measure(args: Namespace, text: str, kind: str, seed: int) -> dict[str, Any]:
     """Train; return bits per byte of the whole test text, and of its blocks, by way of reading."""
     name, _ = KINDS[kind]
-    rate = load_records(args.out)[f"{RATES_OF.get(text, text)}, rate {name}"]["rate"]
+    rate = common.find_record(args, f"{RATES_OF.get(text, text)}, rate {name}")["rate"]
     run = train(args, text, kind, seed, rate)
     found = {way: score_blocks(args, run, how) for way, how in ARMS[name].readings.items()}
     bits = {way: whole for way, (whole, _) in found.items()}

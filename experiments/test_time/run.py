@@ -6,16 +6,13 @@ compressors read the same bytes.
 """
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from experiments import common
-from experiments.results import load_records
 from experiments.stop_gradient import run as stop_gradient
 from experiments.test_time import compressed, sizes
 from experiments.test_time.texts import PARTS, find_text
 from experiments.test_time.ways import SEGMENT, WAYS, count_operations
-from txl_lightning.errors import DataError
 
 SEEDS = (1, 2, 3, 4, 5)
 TUNING_SEED = 0
@@ -31,7 +28,8 @@ FAST_TOKENS = 400
 
 
 def main() -> None:
-    args = common.parse_args(__file__, __doc__, SEEDS, "weights and data", WAYS)
+    precision = {"default": "bf16-mixed"}
+    args = common.parse_args(__file__, __doc__, SEEDS, kinds=WAYS, precision=precision)
     if args.fast:
         args.only = ["static", "cache of 2,000", "RMS steps of norms"]
     read = list_texts(args), count_tokens(args)
@@ -47,18 +45,18 @@ def list_texts(args: Namespace) -> tuple[str, ...]:
 
 
 def load_network(args: Namespace, seed: int) -> common.TrainedRun:
-    """Return the network of a seed of stop_gradient; train it if it is not there."""
-    where = Namespace(**vars(args) | {"runs": args.runs.parent / "stop_gradient"})
-    rate = stop_gradient.FIRST_RATE[16] if args.fast else find_rate(args.out)
-    return stop_gradient.train(where, TEXTS[0], NETWORK, seed, rate)
+    """Return the network of a seed of stop_gradient; train it if it is not there.
 
-
-def find_rate(out: Path) -> float:
-    path = out.parent.parent / "stop_gradient" / "results.json"
-    record = load_records(path).get(f"{TEXTS[0]}, rate {NETWORK}")
-    if record is None:
-        raise DataError(f"{path}: no rate of {NETWORK}; run experiments.stop_gradient.run before")
-    return record["rate"]
+    DataError if stop_gradient has not chosen its rate, in the same precision.
+    """
+    folder = args.out.parent.parent / "stop_gradient"
+    own = {"runs": args.runs.parent / "stop_gradient", "out": folder / "results.json"}
+    there = Namespace(**vars(args) | own)
+    if args.fast:
+        rate = stop_gradient.FIRST_RATE[16]
+    else:
+        rate = common.find_record(there, f"{TEXTS[0]}, rate {NETWORK}")["rate"]
+    return stop_gradient.train(there, TEXTS[0], NETWORK, seed, rate)
 
 
 def choose(args: Namespace, name: str) -> dict[str, Any]:
@@ -67,7 +65,7 @@ def choose(args: Namespace, name: str) -> dict[str, Any]:
     way = WAYS[name]
     options = dict(way.options)
     for each in way.of:
-        options |= load_records(args.out)[f"chosen {each}"]["options"]
+        options |= common.find_record(args, f"chosen {each}")["options"]
     if args.fast and "rms_tokens" in options:
         options["rms_tokens"] = FAST_TOKENS
     tried: dict[str, float] = {}
@@ -112,7 +110,7 @@ def read(run: common.TrainedRun, options: common.Options, **how: Any) -> dict[st
 def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
     """Return bits per byte of each text, and of its blocks, read in one way."""
     run = load_network(args, seed)
-    options = load_records(args.out)[f"chosen {name}"]["options"]
+    options = common.find_record(args, f"chosen {name}")["options"]
     bits = {}
     blocks = {}
     for text in list_texts(args):

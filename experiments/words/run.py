@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from experiments import common, pace
-from experiments.results import load_records
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.imports import allow_imports
 
@@ -107,9 +106,9 @@ def choose_rate(args: Namespace, kind: str, optimizer: str, minutes: float) -> d
 def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]:
     """Return the nats of validation text by dropout, and the best settings."""
     net, _ = kind.split()
-    records = load_records(args.out)
     runs = {}
-    rates = [records[name_rate(kind, optimizer, minutes)] for optimizer in OPTIMIZERS]
+    names = [name_rate(kind, optimizer, minutes) for optimizer in OPTIMIZERS]
+    rates = [common.find_record(args, name) for name in names]
     best = min(rates, key=lambda record: min(record["val"].values()))
     for dropout in DROPOUTS[: 2 if args.fast else None]:
         options = choose(net, best["optimizer"], best["rate"], dropout)
@@ -124,15 +123,12 @@ def choose_dropout(args: Namespace, kind: str, minutes: float) -> dict[str, Any]
 
 def measure(args: Namespace, kind: str, minutes: float, seed: int) -> dict[str, Any]:
     """Return the nats of a word of the whole test text, read with the memory of training."""
-    records = load_records(args.out)
     net, setup = kind.split()
     if setup == "tuned":
-        settings = records[f"dropout {kind} {minutes:g}"]["settings"]
+        settings = common.find_record(args, f"dropout {kind} {minutes:g}")["settings"]
     else:
-        settings = {
-            "optimizer": "adamw",
-            "rate": records[name_rate(kind, "adamw", minutes)]["rate"],
-        }
+        rate = common.find_record(args, name_rate(kind, "adamw", minutes))["rate"]
+        settings = {"optimizer": "adamw", "rate": rate}
     run = train(args, f"{kind} {minutes:g} {seed}", kind, choose(net, **settings), seed, minutes)
     how = {"batch_size": ROWS, "tgt_len": SEGMENT, "allow_imports": "experiments"}
     test = common.score(args, run, split="test", **how)
