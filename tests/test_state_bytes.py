@@ -189,3 +189,26 @@ def test_tables_list_readings_by_bytes_and_what_a_passage_saves(records):
     assert [row[2] for row in (first, second, third)] == ["150", "200", "149"]
     assert figures.list_passages(records)[1][1] == "0.500 ± 0.000 (2)"
     assert figures.list_front(records)[1][2:] == ["1.650 ± 0.071 (2)", "0.500 ± 0.000 (2)"]
+
+
+def test_a_training_that_was_repeated_is_beside_the_first_one_and_in_no_other_table(records):
+    before = figures.list_tables(records)
+    network = records["gated_delta_net 2"]
+    records["gated_delta_net 2, again"] = network | {
+        "kind": "gated_delta_net, again",
+        "readings": {"as trained": make_reading(2.25, 149)},
+    }
+    rows = [{"nearest": 256, "accuracy": 0.75, "asked": 9}]
+    of_pairs = records["pairs Gated DeltaNet 1"] | {"kind": "pairs Gated DeltaNet, again"}
+    records["pairs Gated DeltaNet 1, again"] = of_pairs | {"rows": rows}
+    *tables, repeats = figures.list_tables(records)
+    assert tables == before
+    assert repeats[1:] == [
+        ["Python source: Gated DeltaNet", "2", "2.0000", "2.2500", "+0.2500"],
+        ["Django's code: Gated DeltaNet", "2", "2.0000", "2.2500", "+0.2500"],
+        ["Django's documentation: Gated DeltaNet", "2", "2.0000", "2.2500", "+0.2500"],
+        [
+            "pairs, % of the values 256-384 tokens back: Gated DeltaNet",
+            *("1", "50.0000", "75.0000", "+25.0000"),
+        ],
+    ]

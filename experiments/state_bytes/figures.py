@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import results
-from experiments.results import Records
+from experiments.results import AGAIN, Records
 from experiments.state_bytes.pairs import LONGEST, VALUES
 from experiments.test_time.figures import (
     BEFORE_INDEX,
@@ -94,8 +94,8 @@ PAIR_CONTRASTS = {
 
 
 def list_tables(records: Records) -> list[results.Rows]:
-    """Return texts, passages and pairs by network; rates and precision, which tuned them."""
-    lists = (list_networks, list_passages, list_pairs, list_rates, list_precisions)
+    """Return texts, passages and pairs by network; rates and precisions; repeated trainings."""
+    lists = (list_networks, list_passages, list_pairs, list_rates, list_precisions, list_repeats)
     tables = [each(records) for each in lists]
     return [rows for rows in tables if len(rows) > 1]
 
@@ -231,7 +231,7 @@ def list_pairs(records: Records) -> results.Rows:
 def collect_pairs(records: Records) -> results.Lines:
     """Return the percent of values that are recalled, by network, range of distances and seed."""
     kinds = {r["kind"] for r in records.values() if r["kind"].startswith(PAIRS)}
-    own = sorted(kind for kind in kinds if not kind.endswith(results.AGAIN))
+    own = sorted(kind for kind in kinds if not kind.endswith(AGAIN))
     return {kind.removeprefix(PAIRS): collect_shares(records, kind=kind) for kind in own}
 
 
@@ -243,6 +243,22 @@ def collect_shares(records: Records, **values: Any) -> dict[str, results.BySeed]
             name = f"{row['nearest']}-{min(2 * row['nearest'] - 1, 2 * LONGEST)}"
             shares.setdefault(name, {})[seed] = 100 * row["accuracy"]
     return shares
+
+
+def list_repeats(records: Records) -> results.Rows:
+    """Return the bits per byte, and the shares of pairs, of each training that was repeated."""
+    pairs = {}
+    for text, title in TEXTS.items():
+        for net, name in NAMES.items():
+            kinds = (net, f"{net}{AGAIN}")
+            scores = (collect(records, kind, TRAINED, text) for kind in kinds)
+            pairs[f"{title}: {name}"] = tuple(each.whole for each in scores)
+    for name, before in collect_pairs(records).items():
+        again = collect_shares(records, kind=f"{PAIRS}{name}{AGAIN}")
+        for distance, shares in again.items():
+            label = f"pairs, % of the values {distance} tokens back: {name}"
+            pairs[label] = (before[distance], shares)
+    return results.list_repeats(pairs)
 
 
 def list_contrasts(records: Records) -> list[Contrast]:
