@@ -64,6 +64,8 @@ def test_rows_of_training_are_curricula_and_texts_differ_by_seed(tmp_path):
     assert pairs.find_distances(test[:1280], n_row=1).max() > 300
     assert recall.write_texts(tmp_path / "1", 9, sizes)[0] == str(tmp_path / "1" / "train.txt")
     assert (tmp_path / "1" / "train.txt").read_text() == train
+    recall.write_texts(tmp_path / "1", 1, recall.replace(sizes, steps=39))
+    assert len((tmp_path / "1" / "train.txt").read_text()) == 39 * 32 * 4
 
 
 def test_a_curriculum_is_read_in_order_with_the_memory_of_its_arm(monkeypatch, tmp_path):

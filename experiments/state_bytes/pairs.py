@@ -19,6 +19,8 @@ EASIEST = 8
 FRESH = 0.3  # share of pairs whose key gets a new value
 FIRST_KEY = 0x4E00  # a character
 FIRST_VALUE = ord("a")
+PAIR_BYTES = 4
+"""Of a key and a value in UTF-8."""
 
 
 def write_pairs(paths: Sequence[Path], seed: int, lengths: Iterable[Sequence[int]]) -> None:

@@ -16,7 +16,7 @@ import torch
 from experiments import common
 from experiments.copying.rows import Sizes
 from experiments.state_bytes.figures import PAIRS
-from experiments.state_bytes.pairs import find_distances, write_pairs
+from experiments.state_bytes.pairs import PAIR_BYTES, find_distances, write_pairs
 from experiments.state_bytes.readings import count_bytes
 from txl_lightning import TransformerXL
 from txl_lightning.data.stream import Stream
@@ -117,12 +117,16 @@ def find_texts(args: Namespace, seed: int, sizes: Sizes) -> list[str]:
 
 
 def write_texts(folder: Path, seed: int, sizes: Sizes) -> list[str]:
-    """Return the paths of a seed's texts of each split; they are written if one is missing."""
+    """Return the paths of a seed's texts of each split; they are written unless all are there.
+
+    Those of other sizes, as of --fast in the same folder, are replaced.
+    """
     pairs_of_row = sizes.steps * sizes.segment // 2
     val = sizes.segment * sizes.batch_size * 10 + 100
     lengths = {"train": [pairs_of_row] * sizes.batch_size, "val": [val], "test": [TEST_PAIRS]}
     paths = [folder / f"{split}.txt" for split in lengths]
-    if not all(path.is_file() for path in paths):
+    written = (path.stat().st_size if path.is_file() else 0 for path in paths)
+    if [*written] != [PAIR_BYTES * sum(counts) for counts in lengths.values()]:
         write_pairs(paths, seed, lengths.values())
     return [str(path) for path in paths]
 
