@@ -4,14 +4,20 @@ import json
 import math
 import re
 import subprocess
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
-from experiments import pages
+from experiments import common, pages
+from experiments.copying.rows import Sizes
+from experiments.longer_memory import run as longer_memory
 from experiments.results import AGAIN
+from experiments.state_bytes import recall
+from experiments.state_bytes import run as state_bytes
+from experiments.stop_gradient import run as stop_gradient
 from txl_lightning.analysis import contrasts
 from txl_lightning.analysis.contrasts import Contrast
 
@@ -219,3 +225,55 @@ def test_kept_keys_give_the_bits_of_a_recomputed_window_as_the_page_says():
     again = (pages.FOLDER / "fragmentation" / "table.md").read_text().split("measured again")[1]
     for name in ("the same by a sliding window", "the same by a sliding window, from kept keys"):
         assert f"| {name} | {nats} (1) |" in again
+
+
+def plan_options(name, record, monkeypatch):
+    """Return the options with which a network of the study would be trained now; None: no network.
+
+    Texts are not looked for.
+    """
+    folder = name.split("/")[0]
+    settings = record.get("ran_with", {})
+    where = {"out": pages.FOLDER / folder / "results.json", "runs": Path("runs")}
+    args = Namespace(**settings, **where, settings=settings, again=False)
+    monkeypatch.setattr(common, "fit", lambda folder, options: options)
+    monkeypatch.setattr(stop_gradient, "choose_text", lambda text: {})
+    monkeypatch.setattr(recall, "find_texts", lambda args, seed, sizes: [])
+    kind = record.get("kind", "").removesuffix(AGAIN)
+    seed = record.get("seed")
+    match folder:
+        case "stop_gradient" if "seed" in record:
+            return stop_gradient.train(args, *kind.split(", ", 1), seed, record["rate"])
+        case "state_bytes" if kind.startswith(recall.PAIRS):
+            return recall.train(args, kind.removeprefix(recall.PAIRS), seed, record["rate"])
+        case "state_bytes" if "optimizer" in record:
+            net = record.get("net", kind)
+            return state_bytes.train(args, net, record["optimizer"], record["rate"], seed)
+        case "longer_memory":
+            return longer_memory.train(args, kind, seed, Sizes())
+    return None
+
+
+def test_records_of_the_study_have_the_options_of_their_plan(monkeypatch):
+    counts = Counter()
+    for name, record in RECORDS.items():
+        if planned := plan_options(name, record, monkeypatch):
+            found = {key: value for key, value in record["options"].items() if key in planned}
+            of_text = {key for key in record["options"] if key.startswith("data.")}
+            assert record["options"].keys() - of_text <= planned.keys(), name
+            planned.pop("data.path", None)
+            found.pop("data.path", None)
+            assert found == json.loads(json.dumps(planned)), name
+            counts[name.split("/")[0]] += 1
+    assert counts.keys() == {"stop_gradient", "state_bytes", "longer_memory"}
+    assert min(counts.values()) >= 9
+
+
+def test_networks_of_a_primary_contrast_were_trained_in_one_precision():
+    results = pages.load_results()
+    for question in pages.PRIMARY:
+        found = set()
+        for record in question.select(results.get(question.folder, {})):
+            trained = record.get("options", {}).get("trainer.precision")
+            found |= {trained or record.get("ran_with", {}).get("precision")} - {None}
+        assert len(found) <= 1, (question.contrast, found)
