@@ -223,6 +223,23 @@ def write_zeros(
 
 
 @triton.jit
+def write_zeros_beside(
+    d_bd, row, head, tile, low, high, sizes, QUERIES: tl.constexpr, STATES: tl.constexpr
+):
+    """Write zeros before and after the states from low to high that a tile of queries has read.
+
+    From column 0 of the last query to column W of the first one.
+    """
+    query_I = tile * QUERIES + tl.arange(0, QUERIES)
+    n_after = tl.cdiv(sizes.n_query, EIGHT) * EIGHT - tile * QUERIES
+    n_before = tl.cdiv(low + n_after, STATES)
+    write_zeros(d_bd, row, head, query_I, low - n_before * STATES, low, sizes, QUERIES, STATES)
+    after = low + tl.cdiv(high - low, STATES) * STATES
+    end = sizes.n_column - n_after + QUERIES
+    write_zeros(d_bd, row, head, query_I, after, end, sizes, QUERIES, STATES)
+
+
+@triton.jit
 def differentiate_queries(
     query, key, value, bd, first_BL, dropped, out, total_BHL, d_out, d_query, d_bd, delta_BHL,
     sizes, scale, K: tl.constexpr, P: tl.constexpr,
@@ -267,13 +284,7 @@ def differentiate_queries(
         )
     write(d_query, row, head, query_I, sizes.n_query, d_query_IP * (scale * LN2), K, P)
     if d_bd is not None:
-        # From column 0 of the last query to column W of the first one.
-        n_after = tl.cdiv(sizes.n_query, EIGHT) * EIGHT - tile * QUERIES
-        n_before = tl.cdiv(low + n_after, STATES)
-        write_zeros(d_bd, row, head, query_I, low - n_before * STATES, low, sizes, QUERIES, STATES)
-        after = low + tl.cdiv(high - low, STATES) * STATES
-        end = sizes.n_column - n_after + QUERIES
-        write_zeros(d_bd, row, head, query_I, after, end, sizes, QUERIES, STATES)
+        write_zeros_beside(d_bd, row, head, tile, low, high, sizes, QUERIES, STATES)
 
 
 @triton.jit
