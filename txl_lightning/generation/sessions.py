@@ -287,6 +287,7 @@ def undo_steps(readers: Sequence[Reader]) -> Iterator[None]:
     before = [copy.deepcopy(net.state_dict()) for net in learning]
     try:
         yield
+    # Also where a signal or a closed stream stops the steps.
     except BaseException:
         for net, weights in zip(learning, before, strict=True):
             net.load_state_dict(weights)

@@ -328,9 +328,9 @@ def _explain_tokenizer_errors(prefix: str) -> Iterator[None]:
     """Raise a DataError for an error of `tokenizers`."""
     try:
         yield
+    # Plain Exceptions, and BaseExceptions for panics of its Rust code, which also prints them;
+    # anything else is a bug.
     except BaseException as error:
-        # Plain Exceptions, and BaseExceptions for panics of its Rust code, which also prints them;
-        # anything else is a bug.
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise DataError(f"{prefix} ({error})") from error
