@@ -114,7 +114,7 @@ class Report(Callback):
         module = trainer.lightning_module
         rows = metrics.validations
         probe = self.probe
-        n = probe.prompt_len
+        n_prompt = probe.prompt_len
         path = self.folder / CONFIG
         quoted = shlex.quote(str(self.folder))
         show = partial(show_controls, kept="\t\n")
@@ -123,23 +123,13 @@ class Report(Callback):
         mem_len = module.net.config.mem_len
         facts = {"parameters": f"{n_parameter:,}", "memory length": f"{mem_len:,} tokens"}
         settings = [self.defaults, flatten_settings(yaml.safe_load(config) or {})]
-        run = describe_environment(trainer.strategy.root_device)
-        run |= {**run.pop("machine"), "devices": trainer.world_size, "precision": trainer.precision}
-        if any(isinstance(each, WeightAverage) for each in trainer.callbacks):
-            run["validated"] = "the average of the weights (WeightAverage), not themselves"
         template = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
         return Template(template, autoescape=True).render(
             plots={
                 name: plots.to_svg(draw, LARGE)
                 for name, draw in choose_charts(metrics, probe, module.unit).items()
             },
-            small={
-                title: plots.to_svg(
-                    partial(plots.draw_from_zero, metrics=metrics, name=name), SMALL
-                )
-                for name, title in FROM_ZERO.items()
-                if any(value for _, value in metrics.curve(name))
-            },
+            small=draw_small_charts(metrics),
             title="/".join(self.folder.absolute().parts[-2:]),
             folder=self.folder.absolute(),
             trainer=trainer,
@@ -148,12 +138,33 @@ class Report(Callback):
             table=format_columns(rows),
             best_row=rows.index(metrics.best) if metrics.best else None,
             mem_len=mem_len,
-            samples=[(step, show(text[:n]), show(text[n:])) for step, text in probe.samples[::-1]],
-            run=run,
+            samples=[
+                (step, show(text[:n_prompt]), show(text[n_prompt:]))
+                for step, text in probe.samples[::-1]
+            ],
+            run=describe_run(trainer),
             differences=find_differences(settings),
             config=config,
             commands=[f"{PROGRAM} {command.format(quoted)}" for command in NEXT_COMMANDS],
         )
+
+
+def describe_run(trainer: Trainer) -> dict[str, Any]:
+    """Return versions, machine and devices, and whose weights are validated."""
+    run = describe_environment(trainer.strategy.root_device)
+    run |= {**run.pop("machine"), "devices": trainer.world_size, "precision": trainer.precision}
+    if any(isinstance(each, WeightAverage) for each in trainer.callbacks):
+        run["validated"] = "the average of the weights (WeightAverage), not themselves"
+    return run
+
+
+def draw_small_charts(metrics: RunMetrics) -> dict[str, str]:
+    """Return the small charts by title, as SVG; those without values are left out."""
+    return {
+        title: plots.to_svg(partial(plots.draw_from_zero, metrics=metrics, name=name), SMALL)
+        for name, title in FROM_ZERO.items()
+        if any(value for _, value in metrics.curve(name))
+    }
 
 
 def choose_charts(metrics: RunMetrics, probe: ValidationProbe, unit: str) -> dict[str, plots.Draw]:
