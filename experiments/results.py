@@ -41,7 +41,9 @@ def select(records: Records, **values: Any) -> list[dict[str, Any]]:
 
 def collect(records: Records, *keys: str, **values: Any) -> dict[int, Any]:
     """Return, by seed, the value under nested keys of records that have it, and these values."""
-    found = {record["seed"]: record for record in select(records, **values)}
+    chosen = select(records, **values)
+    found = {record["seed"]: record for record in chosen}
+    assert len(found) == len(chosen), f"several records of one seed have {values}"
     for key in keys:
         found = {seed: each[key] for seed, each in found.items() if key in each}
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import common, pages
+from experiments import common, pages, results
 from experiments.copying.rows import Sizes
 from experiments.longer_memory import run as longer_memory
 from experiments.results import AGAIN
@@ -270,10 +270,17 @@ def test_records_of_the_study_have_the_options_of_their_plan(monkeypatch):
 
 
 def test_networks_of_a_primary_contrast_were_trained_in_one_precision():
-    results = pages.load_results()
+    measured = pages.load_results()
     for question in pages.PRIMARY:
         found = set()
-        for record in question.select(results.get(question.folder, {})):
+        for record in question.select(measured.get(question.folder, {})):
             trained = record.get("options", {}).get("trainer.precision")
             found |= {trained or record.get("ran_with", {}).get("precision")} - {None}
         assert len(found) <= 1, (question.contrast, found)
+
+
+def test_records_of_one_seed_between_which_nothing_chooses_are_refused():
+    records = {f"xl {n}": {"kind": "xl", "seed": 1, "minutes": n, "nats": n} for n in (6, 30)}
+    assert results.collect(records, "nats", kind="xl", minutes=30) == {1: 30}
+    with pytest.raises(AssertionError, match="several records of one seed"):
+        results.collect(records, "nats", kind="xl")
