@@ -2,7 +2,10 @@
 
 import subprocess
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
+
+from txl_lightning.errors import print_notice
 
 ORDER = 16
 """The longest context of PPMd, in bytes."""
@@ -35,3 +38,11 @@ def count_zpaq(text: bytes) -> int:
 
 
 COUNT = {"ppmd": count_ppmd, "zpaq": count_zpaq}
+
+
+def list_installed() -> list[str]:
+    """Return the compressors by name: zpaq, a program of its own, may be missing."""
+    if which("zpaq"):
+        return [*COUNT]
+    print_notice("zpaq: left out; expected its program, to measure it")
+    return ["ppmd"]

@@ -5,11 +5,10 @@ As with every way, what can be chosen is chosen on the first tokens of validatio
 
 from argparse import Namespace
 from collections.abc import Iterable
-from shutil import which
 from typing import Any
 
 from experiments import common
-from experiments.compressors import COUNT, count_bits
+from experiments.compressors import COUNT, count_bits, list_installed
 from experiments.test_time.figures import BEFORE_INDEX, COMPRESSED, DOCUMENTATION
 from experiments.test_time.sizes import CORPUS, open_store, read_bytes
 from experiments.test_time.texts import find_index
@@ -23,7 +22,7 @@ FAST_TOKENS = 20_000
 
 
 def measure_all(args: Namespace, texts: Iterable[str], n_token: int) -> None:
-    for name in ("ppmd", *(["zpaq"] if which("zpaq") else [])):
+    for name in list_installed():
         for when in COMPRESSED:
             common.measure_once(args, f"{name} {when}", measure, name, when, texts, n_token)
 
