@@ -73,7 +73,7 @@ def test_the_best_length_is_chosen_on_val_and_its_context_is_not_scored(make_net
 def test_a_position_in_the_segment_is_predicted_from_as_many_tokens_as_it_says(make_net, reading):
     net = make_net(n_layer=1, mem_len=16)
     ids = draw_text(6, 64 * 16)
-    nats_GL = fragmentation.nats_by_position(net, ids, 16, reading)
+    nats_GL = fragmentation.score_positions(net, ids, 16, reading)
     seen_L = {"alone": np.arange(1, 17), "memory": np.arange(17, 33), "window": np.full(16, 16)}
     seen_L["cached"] = seen_L["window"]
     seen_N = np.minimum(np.tile(seen_L[reading], 64), np.arange(len(ids)))

@@ -122,7 +122,7 @@ def test_novels_are_compared_with_the_better_reading_and_lengths_are_chosen_on_v
 
 @pytest.mark.parametrize("row", [MEMORY, ALONE])
 def test_a_row_is_read_in_segments_as_it_was_trained(make_net, row):
-    segment = training.segment_len(row, FAST)
+    segment = training.find_segment_len(row, FAST)
     assert segment == 16
     net = make_net(n_layer=1, mem_len=segment if row.recurrence else 0)
     ids = draw_text(9)

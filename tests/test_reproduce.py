@@ -8,7 +8,7 @@ import pytest
 
 from experiments import pages
 from experiments.copying.rows import ROWS, Sizes
-from experiments.copying.training import fit_options, net_options, segment_len
+from experiments.copying.training import find_segment_len, make_fit_options, make_net_options
 from tests.helpers.pictures import has_curves
 from txl_lightning import TransformerXLConfig
 
@@ -84,7 +84,7 @@ def test_pages_match_the_results():
 
 
 def count_parameters(row, sizes):
-    net = TransformerXLConfig(n_token=sizes.n_token, **net_options(row, sizes)).build()
+    net = TransformerXLConfig(n_token=sizes.n_token, **make_net_options(row, sizes)).build()
     return sum(weight.numel() for weight in net.parameters())
 
 
@@ -92,8 +92,8 @@ def test_all_rows_have_as_many_parameters_and_updates():
     sizes = Sizes()
     ours = pytest.approx(count_parameters(ROWS["memory"], sizes), 0.001)
     for row in ROWS.values():
-        options = fit_options(row, sizes, seed=1)
+        options = make_fit_options(row, sizes, seed=1)
         assert count_parameters(row, sizes) == ours
-        assert options["data.tgt_len"] == segment_len(row, sizes)
+        assert options["data.tgt_len"] == find_segment_len(row, sizes)
         assert options["trainer.max_steps"] == 11_200
         assert (options["model.net.mem_len"] > 0) == row.recurrence

@@ -48,8 +48,8 @@ def main() -> None:
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text, and the nats saved on copies at each validation."""
     row = ROWS[kind]
-    sizes = training.pick_sizes(args)
-    options = training.fit_options(row, sizes, seed) | training.text_options(sizes)
+    sizes = training.choose_sizes(args)
+    options = training.make_fit_options(row, sizes, seed) | training.make_text_options(sizes)
     options |= common.plan_steps(sizes.steps, VALIDATIONS) | {"allow_imports": "experiments"}
     options["trainer.callbacks"] = [{"class_path": "experiments.copying.run.CopyProbe"}]
     run = common.train(args, f"{kind} {seed}", seed, options)

@@ -21,21 +21,21 @@ TOLERANCE = 1.001
 """The best attention length is the shortest with at most this multiple of the least perplexity."""
 
 
-def pick_sizes(args: Namespace) -> Sizes:
+def choose_sizes(args: Namespace) -> Sizes:
     return FAST if args.fast else Sizes()
 
 
-def text_options(sizes: Sizes) -> dict[str, Any]:
+def make_text_options(sizes: Sizes) -> dict[str, Any]:
     subwords = {"data.subwords": {"n_token": sizes.n_token}} if sizes.vocab == "bpe" else {}
     return {"data.corpus": "python_source", "data.vocab": sizes.vocab} | subwords
 
 
-def fit_options(row: Row, sizes: Sizes, seed: int) -> dict[str, Any]:
+def make_fit_options(row: Row, sizes: Sizes, seed: int) -> dict[str, Any]:
     """Return the options of fit, with a random start of the text."""
-    data = {"tgt_len": segment_len(row, sizes), "batch_size": sizes.batch_size}
+    data = {"tgt_len": find_segment_len(row, sizes), "batch_size": sizes.batch_size}
     optim = {"name": "adam", "lr": RATE, "betas": [0.9, 0.95], "warmup_steps": sizes.steps // 10}
     sections = {
-        "model.net": net_options(row, sizes),
+        "model.net": make_net_options(row, sizes),
         "model.optim": optim,
         "data": data | {"order": "rolled", "seed": seed},
         "trainer": {"limit_val_batches": 20, "gradient_clip_val": 1.0},
@@ -44,12 +44,12 @@ def fit_options(row: Row, sizes: Sizes, seed: int) -> dict[str, Any]:
     return common.flatten(sections) | common.plan_steps(sizes.steps)
 
 
-def segment_len(row: Row, sizes: Sizes) -> int:
+def find_segment_len(row: Row, sizes: Sizes) -> int:
     return sizes.segment * row.times
 
 
-def net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
-    mem_len = segment_len(row, sizes) if row.recurrence else 0
+def make_net_options(row: Row, sizes: Sizes) -> dict[str, Any]:
+    mem_len = find_segment_len(row, sizes) if row.recurrence else 0
     net = {"n_layer": sizes.n_layer, "n_head": sizes.n_head, "d_model": sizes.d_model}
     return net | {"norm": "pre", "init_std": 0.05, "mem_len": mem_len}
 
@@ -70,16 +70,18 @@ def measure_best_length(
     """Return validation perplexities by attention length, and that of test with the best one."""
     val_PT, test_PT = (cut_pieces(store, split, sizes) for split in ("val", "test"))
     lengths = sizes.memory_lens if row.recurrence else sizes.attention_lens
-    by_len = {n: perplexity(model, val_PT, sizes, n) for n in lengths}
+    by_len = {n: measure_perplexity(model, val_PT, sizes, n) for n in lengths}
     best = min(n for n in lengths if by_len[n] <= TOLERANCE * min(by_len.values()))
     return {
         "attention_len": best,
-        "best": perplexity(model, test_PT, sizes, best),
+        "best": measure_perplexity(model, test_PT, sizes, best),
         "val": {str(n): value for n, value in by_len.items()},
     }
 
 
-def perplexity(model: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, attention_len: int) -> float:
+def measure_perplexity(
+    model: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, attention_len: int
+) -> float:
     """Return the perplexity of pieces, each token predicted from `attention_len` others.
 
     Without memory, a window moves by STRIDE tokens, and `attention_len` is the longest context.
@@ -98,6 +100,6 @@ def perplexity(model: TransformerXL, ids_PT: np.ndarray, sizes: Sizes, attention
 
 def score_segments(model: TransformerXL, ids_PT: np.ndarray, row: Row, sizes: Sizes) -> float:
     """Return the perplexity of pieces that are read in segments, as in training."""
-    how = {"tgt_len": segment_len(row, sizes), "mem_len": model.config.mem_len}
+    how = {"tgt_len": find_segment_len(row, sizes), "mem_len": model.config.mem_len}
     nats_PT = common.read_rows(model, ids_PT, max(sizes.memory_lens), **how)
     return nats_PT.mean().exp().item()

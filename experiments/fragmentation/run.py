@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments import common
 from experiments.copying.rows import ALONE, FAST, MEMORY, Sizes
-from experiments.copying.training import fit_options, text_options
+from experiments.copying.training import make_fit_options, make_text_options
 from txl_lightning import TransformerXL, stream_nats
 
 SIZES = Sizes(vocab="bytes", n_token=256, steps=1500)
@@ -33,21 +33,19 @@ def measure_positions(args: Namespace, seed: int, reading: str) -> dict[str, Any
     """Return mean nats at each position of a segment."""
     sizes = FAST if args.fast else SIZES
     row = MEMORY if reading == "memory" else ALONE
-    options = text_options(sizes) | fit_options(row, sizes, seed) | common.flatten(MUON)
+    options = make_text_options(sizes) | make_fit_options(row, sizes, seed) | common.flatten(MUON)
     run = common.train(args, f"{row.name} {seed}", seed, options)
     length = options["data.tgt_len"]
     ids = np.array_split(run.store.ids("test"), PARTS)[seed % PARTS]
     ids = ids[: (64 if args.fast else SEGMENTS) * length]
-    nats_GL = nats_by_position(run.net, ids, length, reading)
+    nats_GL = score_positions(run.net, ids, length, reading)
     fields = {"reading": reading, "seed": seed, "segment": length, "unit": run.store.vocab.unit}
     fields |= {"nats": np.nanmean(nats_GL, axis=0).tolist(), "mean": float(np.nanmean(nats_GL))}
     # A window computes a whole segment for each token that it scores.
     return fields | {"computed": length if reading == "window" else 1} | run.describe()
 
 
-def nats_by_position(
-    model: TransformerXL, ids: np.ndarray, length: int, reading: str
-) -> np.ndarray:
+def score_positions(model: TransformerXL, ids: np.ndarray, length: int, reading: str) -> np.ndarray:
     """Return nats_GL of the tokens of G segments; only that of the text's first token is nan."""
     how = {"tgt_len": length, "mem_len": length if reading == "memory" else 0}
     if reading == "window":

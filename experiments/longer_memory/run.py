@@ -63,7 +63,7 @@ def main() -> None:
 
 def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
     """Return perplexities of the test text by length of memory, and what may predict them."""
-    sizes = training.pick_sizes(args)
+    sizes = training.choose_sizes(args)
     run = train(args, kind, seed, sizes)
     net = run.net.to(args.device)
     test_PT = training.cut_pieces(run.store, "test", sizes)
@@ -77,7 +77,7 @@ def measure(args: Namespace, kind: str, seed: int) -> dict[str, Any]:
 
 def train(args: Namespace, kind: str, seed: int, sizes: Sizes) -> common.TrainedRun:
     how = KINDS[kind]
-    options = training.fit_options(MEMORY, sizes, seed) | training.text_options(sizes)
+    options = training.make_fit_options(MEMORY, sizes, seed) | training.make_text_options(sizes)
     options |= common.plan_steps(sizes.steps, VALIDATIONS) | {"allow_imports": "experiments"}
     options |= how.options
     options["trainer.callbacks"] = [PROBE, DRAW] if how.draws_memory else [PROBE]

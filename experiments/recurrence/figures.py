@@ -31,11 +31,11 @@ N_SHOWN = len(GROUPS) + 1
 
 def list_tables(records: Records) -> list[results.Rows]:
     """Return a table for each group that has results, or an empty one; then repeated trainings."""
-    tables = [*(tabulate(records, group) for group in GROUPS), list_repeats(records)]
+    tables = [*(tabulate_group(records, group) for group in GROUPS), list_repeats(records)]
     return [rows for rows in tables if len(rows) > 1] or tables[:1]
 
 
-def tabulate(records: Records, group: str) -> results.Rows:
+def tabulate_group(records: Records, group: str) -> results.Rows:
     """Return a row for each arm: its segments that are known, and the accuracy in some."""
     head = [f"{group} (a guess: {100 / GROUPS[group]:.0f} %)", "parameters", "rate"]
     head += ["limit", "known segments (seeds)"]
@@ -58,7 +58,7 @@ def list_front(records: Records) -> results.Rows:
     """Return, of the first group, the segments that each arm could know, and those it knows."""
     group = next(iter(GROUPS))
     rows = [[f"words of {group}", "segments that could be known", "known segments (seeds)"]]
-    for name, _, _, limit, known, *_ in tabulate(records, group)[1:]:
+    for name, _, _, limit, known, *_ in tabulate_group(records, group)[1:]:
         rows.append([name, limit, known])
     return rows
 
@@ -98,10 +98,10 @@ def list_contrasts(records: Records) -> list[Contrast]:
         "LSTM, 1 layer": "Transformer-XL, 8 layers",
         "Transformer-XL, 4 layers, gradient 4": "Transformer-XL, 4 layers",
     }
-    return [contrast(records, group, *pair) for group in GROUPS for pair in pairs.items()]
+    return [compare(records, group, *pair) for group in GROUPS for pair in pairs.items()]
 
 
-def contrast(records: Records, group: str, first: str, second: str) -> Contrast:
+def compare(records: Records, group: str, first: str, second: str) -> Contrast:
     """Return the difference of the accuracy over all segments of a word."""
     effects = results.subtract(*(average(records, group, name) for name in (first, second)))
     name = f"{group}, all segments: {first} against {second}"
