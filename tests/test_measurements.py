@@ -11,6 +11,7 @@ import re
 import shutil
 from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +27,7 @@ from experiments.fragmentation import run as fragmentation
 from experiments.gpu import operations
 from experiments.how_far_back import passages
 from experiments.how_far_back.passages import score_copies
+from experiments.longer_memory import run as longer_memory
 from experiments.novels import run as novels
 from experiments.original import run as original
 from experiments.recurrence import run as recurrence
@@ -445,6 +447,43 @@ def test_what_was_chosen_with_other_settings_is_not_used(args, measure, values, 
     message = f"{needed} was measured with --precision bf16-mixed; expected 32-true"
     with pytest.raises(DataError, match=re.escape(message)):
         measure(args, *values)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "option"),
+    [
+        (recurrence, "--precision=bf16-mixed"),
+        (recurrence, "--accelerator=gpu"),
+        (original, "--precision=bf16-mixed"),
+    ],
+)
+def test_a_setting_that_a_training_does_not_have_is_refused(
+    monkeypatch, capsys, experiment, option
+):
+    monkeypatch.setattr("sys.argv", ["run.py", option])
+    with pytest.raises(SystemExit, match="2"):
+        experiment.main()
+    assert "invalid choice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "experiment", [stop_gradient, test_time, recurrence, state_bytes, longer_memory]
+)
+def test_a_study_is_reproduced_in_the_precision_of_its_records(monkeypatch, experiment):
+    given = {}
+
+    def measure_once(args, name, *_):
+        given.update(args.settings)
+        raise InterruptedError
+
+    monkeypatch.setattr("sys.argv", ["run.py"])
+    monkeypatch.setattr(common, "measure_once", measure_once)
+    with pytest.raises(InterruptedError):
+        experiment.main()
+    records = common.load_records(Path(experiment.__file__).with_name("results.json")).values()
+    # Pairs, and the second training of the best rate, have float32 (tests/test_state_bytes.py).
+    own = [each for each in records if "pairs" not in each["kind"] and each["kind"] != "precision"]
+    assert {each["ran_with"]["precision"] for each in own} == {given["precision"]}
 
 
 def write_record(folder, name, precision):

@@ -41,7 +41,7 @@ def main() -> None:
     own = {"precision": {"choices": ["32-true"]}}
     own["original"] = {"type": Path, "help": "a clone of the original code; left out, only ours"}
     args = common.parse_args(__file__, __doc__, (1, 2, 3, 4, 5), "weights", KINDS, **own)
-    if args.original is None:
+    if args.original is None and "original" in args.only:
         print_notice("original: left out; expected --original, a clone of its code")
         args.only = [kind for kind in args.only if kind == "ours"]
     common.measure_kinds(args, measure)
