@@ -10,6 +10,7 @@ from experiments import common
 from experiments.copying.rows import FAST
 from experiments.state_bytes import pairs, recall
 from tests.helpers.one_layer import count_seen, draw_text, predict
+from txl_lightning.data.stream import Stream
 
 
 def format_pairs(drawn):
@@ -66,6 +67,15 @@ def test_rows_of_training_are_curricula_and_texts_differ_by_seed(tmp_path):
     assert (tmp_path / "1" / "train.txt").read_text() == train
     recall.write_texts(tmp_path / "1", 1, recall.replace(sizes, steps=39))
     assert len((tmp_path / "1" / "train.txt").read_text()) == 39 * 32 * 4
+
+
+def test_each_row_of_each_split_begins_with_a_key(tmp_path):
+    paths = recall.write_texts(tmp_path, 1, recall.replace(recall.SIZES, steps=40))
+    for path in paths:
+        ids = np.array([ord(each) for each in Path(path).read_text()])
+        stream = Stream.from_tokens(ids, recall.SIZES.batch_size, recall.SIZES.segment)
+        first_B = next(iter(stream)).tokens_BL[:, 0]
+        assert (first_B >= pairs.FIRST_KEY).all(), path
 
 
 def test_a_curriculum_is_read_in_order_with_the_memory_of_its_arm(monkeypatch, tmp_path):

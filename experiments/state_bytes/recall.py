@@ -122,7 +122,8 @@ def write_texts(folder: Path, seed: int, sizes: Sizes) -> list[str]:
     Those of other sizes, as of --fast in the same folder, are replaced.
     """
     pairs_of_row = sizes.steps * sizes.segment // 2
-    val = sizes.segment * sizes.batch_size * 10 + 100
+    # Whole pairs in each row, too: places in a row that began with a value would be those of keys.
+    val = sizes.batch_size * (10 * sizes.segment + 12)
     lengths = {"train": [pairs_of_row] * sizes.batch_size, "val": [val], "test": [TEST_PAIRS]}
     paths = [folder / f"{split}.txt" for split in lengths]
     written = (path.stat().st_size if path.is_file() else 0 for path in paths)
