@@ -11,6 +11,17 @@ from txl_lightning.networks.gated_delta_net import GatedDelta
 
 pytestmark = pytest.mark.slow
 FAR = 1 << 30  # a document that began long ago
+SIZES = {"d_model": 12, "n_head": 2, "d_key": 5, "d_value": 7, "chunk_len": 6}
+THEIR_SIZES = {
+    "hidden_size": 12,
+    "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 7,
+    "linear_conv_kernel_dim": 4,
+    "num_hidden_layers": 4,
+}
+"""Of a layer of Gated DeltaNet, by our names and by those of transformers."""
 
 
 @pytest.fixture(autouse=True)
@@ -83,19 +94,10 @@ def join_heads(parts, n_head):
 
 def test_gated_delta_net_equals_that_of_transformers():
     theirs = Qwen3NextGatedDeltaNet(
-        Qwen3NextConfig(
-            hidden_size=12,
-            linear_num_value_heads=2,
-            linear_num_key_heads=2,
-            linear_key_head_dim=5,
-            linear_value_head_dim=7,
-            linear_conv_kernel_dim=4,
-            num_hidden_layers=4,
-        ),
+        Qwen3NextConfig(**THEIR_SIZES),
         layer_idx=0,
     ).eval()
-    config = networks.GatedDeltaNetConfig(d_model=12, n_head=2, d_key=5, d_value=7, chunk_len=6)
-    delta = randomize(GatedDelta(config))
+    delta = randomize(GatedDelta(networks.GatedDeltaNetConfig(**SIZES)))
     qkvz = [*delta.qkv.weight.split(delta.widths), delta.gate.weight]
     theirs.load_state_dict(
         {
@@ -114,20 +116,10 @@ def test_gated_delta_net_equals_that_of_transformers():
 @pytest.mark.parametrize("allowed", [True, False])
 def test_gated_delta_net_equals_that_of_olmo_with_and_without_negative_eigenvalues(allowed):
     theirs = OlmoHybridGatedDeltaNet(
-        OlmoHybridConfig(
-            hidden_size=12,
-            linear_num_value_heads=2,
-            linear_num_key_heads=2,
-            linear_key_head_dim=5,
-            linear_value_head_dim=7,
-            linear_conv_kernel_dim=4,
-            num_hidden_layers=4,
-            linear_allow_neg_eigval=allowed,
-        ),
+        OlmoHybridConfig(**THEIR_SIZES, linear_allow_neg_eigval=allowed),
         layer_idx=0,
     ).eval()
-    sizes = {"d_model": 12, "n_head": 2, "d_key": 5, "d_value": 7, "chunk_len": 6}
-    config = networks.GatedDeltaNetConfig(**sizes, allow_neg_eigval=allowed)
+    config = networks.GatedDeltaNetConfig(**SIZES, allow_neg_eigval=allowed)
     delta = randomize(GatedDelta(config))
     q, k, v = delta.qkv.weight.split(delta.widths)
     theirs.load_state_dict(
