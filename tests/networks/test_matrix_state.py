@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from txl_lightning import networks
 from txl_lightning.networks import gated_delta_net, mamba2
@@ -48,7 +49,7 @@ def make_inputs(n_input, n_token):
     random = torch.Generator().manual_seed(n_token)
     sizes = [(K,), (K,), (P,), (1,)][:n_input]
     inputs = [torch.randn(B, n_token, H, *size, generator=random).double() for size in sizes]
-    inputs[1] = torch.nn.functional.normalize(inputs[1], dim=-1)
+    inputs[1] = nn.functional.normalize(inputs[1], dim=-1)
     if n_input == 4:
         inputs[3] = 2 * inputs[3].sigmoid()
     log_decay = -torch.rand(B, n_token, H, generator=random).double()
@@ -119,9 +120,23 @@ def test_only_a_state_with_negative_eigenvalues_counts_equal_tokens_modulo_two(a
 def test_most_heads_of_a_new_network_keep_half_of_a_state_for_some_tokens(build):
     torch.manual_seed(0)
     layer, step_bias_H = build(n_head=256)
-    halves = math.log(2) / (layer.log_rate_H.exp() * torch.nn.functional.softplus(step_bias_H))
+    halves = math.log(2) / (layer.log_rate_H.exp() * nn.functional.softplus(step_bias_H))
     assert (halves > 2).float().mean() > 0.7
     assert 5 < halves.median() < 50
+
+
+@pytest.mark.parametrize("build", [make_delta, make_mixer])
+def test_a_convolution_of_a_new_network_begins_as_torch_begins_one(build):
+    torch.manual_seed(0)
+    layer, _ = build(n_head=256)
+    n_channel, n_tap = layer.conv_XW.shape
+    of_torch = dict(nn.Conv1d(n_channel, n_channel, n_tap, groups=n_channel).named_parameters())
+    for name, ours in layer.named_parameters():
+        if name.startswith("conv"):
+            theirs = of_torch["bias" if "bias" in name else "weight"]
+            limits = [torch.stack([each.min(), each.max()]) for each in (ours, theirs)]
+            torch.testing.assert_close(*limits, rtol=0.05, atol=0)
+            torch.testing.assert_close(ours.std(), theirs.std(), rtol=0.05, atol=0)
 
 
 def test_strong_decay_has_finite_gradients():

@@ -15,6 +15,7 @@ from ..model.nats import at_least_float32
 from .matrix_state import (
     convolve_causally,
     draw_step_bias,
+    draw_taps,
     empty_state,
     read_in_chunks,
     read_state,
@@ -91,8 +92,10 @@ class Mixer(nn.Module):
         n_head = config.n_head
         self.widths = [config.inner_width, config.d_state, config.d_state]
         self.xbc = nn.Linear(config.d_model, sum(self.widths), bias=False)
-        self.conv_XW = nn.Parameter(torch.randn(sum(self.widths), config.n_tap) * 0.5)
-        self.conv_bias_X = nn.Parameter(torch.zeros(sum(self.widths)))
+        n_channel = sum(self.widths)
+        self.conv_XW = nn.Parameter(draw_taps(n_channel, config.n_tap))
+        bound = config.n_tap**-0.5  # as torch begins the bias of a convolution
+        self.conv_bias_X = nn.Parameter(torch.empty(n_channel).uniform_(-bound, bound))
         self.step = nn.Linear(config.d_model, n_head, bias=False)
         self.step_bias_H = nn.Parameter(draw_step_bias(n_head))
         self.log_rate_H = nn.Parameter(torch.empty(n_head).uniform_(1, 16).log())
