@@ -23,7 +23,7 @@ CHECKSUM = "249f645fe3af6386d8e7560994268fac27f51f19a47fd7d7030c9830543bb54e"
 PREFIX = 4_154_064  # bytes
 SUBWORDS = {"data.vocab": "bpe", "data.subwords.n_token": 4096}
 NAMES = ("python_source", "enwik8_prefix", "novels", "sqlite")
-"""In the order of training: the last one is opened when all others are done."""
+"""In the order of training: the last one is opened when nothing is left to be tuned by it."""
 RATES_OF = {"sqlite": "python_source"}
 """The text by whose validation a text's rates are chosen, if it is another one."""
 
