@@ -4,6 +4,7 @@ import math
 from argparse import Namespace
 
 import pytest
+import yaml
 
 from experiments.results import load_records
 from experiments.state_bytes import figures, readings, recall, run
@@ -44,6 +45,25 @@ def test_rates_are_tried_until_the_best_lies_between_worse_ones(args, trained, o
     run.tune_rate(args, "lstm", optimizer)
     assert trained == pytest.approx(rates)
     assert len(load_records(args.out)) == len(rates)
+
+
+def test_a_network_with_longer_gradients_has_its_own_rates_and_other_rows(
+    args, trained, monkeypatch
+):
+    [net] = (name for name, other in run.LONGER.items() if other == "lstm")
+    run.tune_rate(args, "lstm", "muon")
+    run.tune_rate(args, net, "adamw")
+    assert run.find_best(args, "lstm")["optimizer"] == "muon"
+    assert run.find_best(args, net)["optimizer"] == "adamw"
+    given = []
+    monkeypatch.setattr(run.common, "train", lambda *values: given.append(values[-1]))
+    for each in ("lstm", net):
+        run.train(args, each, "muon", 0.006, 0)
+    plain, longer = given
+    assert longer == plain | run.LONGER_ROWS
+    rows = yaml.safe_load((run.common.REPOSITORY / plain["config"]).read_text())["data"]
+    tokens = longer["data.batch_size"] * longer["data.tgt_len"]
+    assert tokens == rows["batch_size"] * rows["tgt_len"]
 
 
 def test_a_search_that_was_stopped_trains_no_rate_again(args, trained):

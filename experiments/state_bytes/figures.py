@@ -24,6 +24,9 @@ NAMES = {
     "gated_delta_net": "Gated DeltaNet",
     "mamba2": "Mamba-2",
     "lstm": "LSTM",
+    "gated_delta_net, 4 x 256": "Gated DeltaNet, 4 rows of 256",
+    "mamba2, 4 x 256": "Mamba-2, 4 rows of 256",
+    "lstm, 4 x 256": "LSTM, 4 rows of 256",
 }
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
 COLUMN = "val/bits_per_byte"
@@ -304,9 +307,9 @@ def collect_sizes(records: Records) -> results.Lines:
     Without the cache, which has fewer bits and more bytes than all others.
     """
     lines = {}
-    for net, name in NAMES.items():
+    for net in (net for net in NAMES if results.select(records, kind=net)):
         ways = [way for way in list_ways(records, net) if way not in (SPAN, CACHED)]
-        label = XL_MEMORIES if len(ways) > 1 else name
+        label = XL_MEMORIES if len(ways) > 1 else NAMES[net]
         lines[label] = {
             find_state_bytes(records, net, way): collect(records, net, way, FIRST_TEXT).whole
             for way in ways

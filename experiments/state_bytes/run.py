@@ -31,6 +31,9 @@ NETS = (
     "transformer_xl",
 )
 """Names of files in configs/networks/."""
+LONGER = {f"{net}, 4 x 256": net for net in ("gated_delta_net", "mamba2", "lstm")}
+"""Recurrent networks whose gradients reach farther, by the tokens of fewer rows."""
+LONGER_ROWS = {"data.batch_size": 4, "data.tgt_len": 256}
 OPTIMIZERS = ("muon", "adamw")
 FIRST_RATE = {"muon": 6e-3, "adamw": 3e-3}
 PARTS = ("texts", "pairs")
@@ -49,7 +52,7 @@ def main() -> None:
     more = {"tune": tune, "optimizers": optimizers, "once": once, "parts": parts, "arms": arms}
     help_ = "of training on texts; default: %(default)s; that on pairs has float32"
     more["precision"] = {"default": "bf16-mixed", "help": help_}
-    args = common.parse_args(__file__, __doc__, SEEDS, "weights", NETS, **more)
+    args = common.parse_args(__file__, __doc__, SEEDS, "weights", (*NETS, *LONGER), **more)
     if args.once:
         in_float32 = common.set_precision(args, "32-true")
         for net in args.only:
@@ -108,7 +111,9 @@ def describe_validation(run: common.TrainedRun) -> dict[str, Any]:
 
 
 def train(args: Namespace, net: str, optimizer: str, rate: float, seed: int) -> common.TrainedRun:
-    options = {"config": f"configs/networks/{net}.yaml", "model.optim.name": optimizer}
+    config = f"configs/networks/{LONGER.get(net, net)}.yaml"
+    options = {"config": config, "model.optim.name": optimizer}
+    options |= LONGER_ROWS if net in LONGER else {}
     options |= {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
     options |= common.FAST if args.fast else {}
     return common.train(args, f"{net} {optimizer} {rate:g} {seed}", seed, options)
