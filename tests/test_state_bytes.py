@@ -47,22 +47,22 @@ def test_rates_are_tried_until_the_best_lies_between_worse_ones(args, trained, o
     assert len(load_records(args.out)) == len(rates)
 
 
-def test_a_network_with_longer_gradients_has_its_own_rates_and_other_rows(
-    args, trained, monkeypatch
+@pytest.mark.parametrize("name", run.LONGER)
+def test_a_network_with_longer_gradients_has_its_own_rates_and_as_many_tokens_in_an_update(
+    args, trained, monkeypatch, name
 ):
-    [net] = (name for name, other in run.LONGER.items() if other == "lstm")
-    run.tune_rate(args, "lstm", "muon")
-    run.tune_rate(args, net, "adamw")
-    assert run.find_best(args, "lstm")["optimizer"] == "muon"
-    assert run.find_best(args, net)["optimizer"] == "adamw"
+    net, options = run.LONGER[name]
+    run.tune_rate(args, net, "muon")
+    run.tune_rate(args, name, "adamw")
+    assert run.find_best(args, net)["optimizer"] == "muon"
+    assert run.find_best(args, name)["optimizer"] == "adamw"
     given = []
     monkeypatch.setattr(run.common, "train", lambda *values: given.append(values[-1]))
-    for each in ("lstm", net):
+    for each in (net, name):
         run.train(args, each, "muon", 0.006, 0)
-    plain, longer = given
-    assert longer == plain | run.LONGER_ROWS
-    rows = yaml.safe_load((run.common.REPOSITORY / plain["config"]).read_text())["data"]
-    tokens = longer["data.batch_size"] * longer["data.tgt_len"]
+    assert given[1] == given[0] | options
+    rows = yaml.safe_load((run.common.REPOSITORY / given[0]["config"]).read_text())["data"]
+    tokens = options["data.batch_size"] * options["data.tgt_len"]
     assert tokens == rows["batch_size"] * rows["tgt_len"]
 
 

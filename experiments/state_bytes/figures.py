@@ -27,6 +27,7 @@ NAMES = {
     "gated_delta_net, 4 x 256": "Gated DeltaNet, 4 rows of 256",
     "mamba2, 4 x 256": "Mamba-2, 4 rows of 256",
     "lstm, 4 x 256": "LSTM, 4 rows of 256",
+    "recurrent_memory_transformer, 8 x 2 x 64": "RMT, 8 rows of two segments of 64",
 }
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
 COLUMN = "val/bits_per_byte"

@@ -31,9 +31,12 @@ NETS = (
     "transformer_xl",
 )
 """Names of files in configs/networks/."""
-LONGER = {f"{net}, 4 x 256": net for net in ("gated_delta_net", "mamba2", "lstm")}
-"""Recurrent networks whose gradients reach farther, by the tokens of fewer rows."""
 LONGER_ROWS = {"data.batch_size": 4, "data.tgt_len": 256}
+LONGER_UNITS = {"data.batch_size": 8, "data.tgt_len": 64, "model.net.unit_len": 64}
+RMT = "recurrent_memory_transformer"
+LONGER = {f"{net}, 4 x 256": (net, LONGER_ROWS) for net in ("gated_delta_net", "mamba2", "lstm")}
+LONGER |= {f"{RMT}, 8 x 2 x 64": (RMT, LONGER_UNITS)}
+"""Networks that are trained with longer gradients and fewer rows: the first one, and options."""
 OPTIMIZERS = ("muon", "adamw")
 FIRST_RATE = {"muon": 6e-3, "adamw": 3e-3}
 PARTS = ("texts", "pairs")
@@ -111,9 +114,8 @@ def describe_validation(run: common.TrainedRun) -> dict[str, Any]:
 
 
 def train(args: Namespace, net: str, optimizer: str, rate: float, seed: int) -> common.TrainedRun:
-    config = f"configs/networks/{LONGER.get(net, net)}.yaml"
-    options = {"config": config, "model.optim.name": optimizer}
-    options |= LONGER_ROWS if net in LONGER else {}
+    file, longer = LONGER.get(net, (net, {}))
+    options = {"config": f"configs/networks/{file}.yaml", "model.optim.name": optimizer} | longer
     options |= {"model.optim.lr": rate, "model.optim.muon_lr": 2 * rate}
     options |= common.FAST if args.fast else {}
     return common.train(args, f"{net} {optimizer} {rate:g} {seed}", seed, options)
