@@ -5,18 +5,21 @@ Compressors read the bytes that networks read, and a part of a text has its own 
 
 import tarfile
 from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments import compressors
-from experiments.results import Scores
+from experiments.results import Scores, load_records
 from experiments.test_time import compressed, figures, sizes, texts
 from experiments.test_time.ways import LEARNING, SEGMENT, WAYS, count_operations
 from txl_lightning import TransformerXLConfig, stream_nats
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.errors import DataError
 
+FOLDER = Path(figures.__file__).parent
 D = 32
 F = 4 * D
 
@@ -168,13 +171,16 @@ def test_compressors_are_rows_after_all_ways_with_the_order_that_was_chosen():
     records = make_records()
     records["ppmd after"] = make_compressed("after", django_code=1.25, python_source=1.5)
     records["ppmd alone"] = make_compressed("alone", django_code=1.75)
+    zpaq = make_compressed("alone", django_docs=1.5) | {"compressor": "zpaq", "options": {}}
+    records["zpaq alone"] = zpaq
     measured, _, _, chosen = figures.list_tables(records)
     rows = [
         ["PPMd alone", "", "1.750", "", "", ""],
+        ["zpaq -m5 alone", "", "", "1.500", "", ""],
         ["PPMd after the training text", "", "1.250", "", "", "1.500"],
     ]
-    assert measured[-2:] == rows
-    assert figures.list_front(records)[-2:] == rows
+    assert measured[-3:] == rows
+    assert figures.list_front(records)[-3:] == rows
     assert chosen[-1] == ["PPMd after the training text", "`order 6`", ""]
 
 
@@ -211,6 +217,27 @@ def test_the_table_by_quarter_has_the_effect_of_each_part_of_each_text():
     assert len(quarters) == 1 + 2 * len(figures.TEXTS)
     few = {key: each for key, each in records.items() if not key.startswith("steps of all")}
     assert len(figures.list_quarters(few)) == 1
+
+
+def find_interval_of_longer_blocks(records, name, n_block=10):
+    """Return the 95 % interval of a contrast, with several blocks drawn as one."""
+    [contrast] = [each for each in figures.list_contrasts(records) if each.name == name]
+    longer = [np.reshape(blocks, (-1, n_block)).mean(axis=1) for blocks in contrast.documents]
+    return replace(contrast, documents=longer).interval
+
+
+def test_with_blocks_ten_times_as_long_intervals_of_code_alone_are_without_0_as_the_page_says():
+    page = " ".join((FOLDER / "README.md").read_text().split())
+    said = "the 0.050 on documentation has an interval with 0; both primary contrasts keep theirs"
+    assert said in page
+    records = load_records(FOLDER / "results.json")
+    cache = "cache of 20,000 against steps of all weights"
+    low, high = find_interval_of_longer_blocks(records, f"Django's documentation: {cache}")
+    assert low < 0 < high
+    assert (low + high) / 2 == pytest.approx(0.05, abs=0.01)
+    for name in (cache, "RMS steps against plain steps"):
+        low, high = find_interval_of_longer_blocks(records, f"Django's code: {name}")
+        assert low * high > 0, name
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from experiments import results
 from experiments.results import AGAIN, BySeed, Records
 from txl_lightning.analysis.contrasts import Contrast
 
-SHOWN = (1, 2, 4, 8, 16, 32, 64)
+SHOWN = (1, 2, 3, 4, 8, 16, 32, 64)
 """Segments in the table."""
 KNOWN = 0.9
 """Share of right states in a segment up to which it counts as known."""

@@ -71,9 +71,9 @@ FRONT = (
     "steps of all weights",
     "RMS steps of all weights",
     "cache and steps",
-    *(f"PPMd {when}" for when in COMPRESSED.values()),
+    *(f"{name} {when}" for when in COMPRESSED.values() for name in COMPRESSORS.values()),
 )
-"""Ways, and a compressor, on the page of the study."""
+"""Ways, and all compressors, on the page of the study."""
 
 
 def list_chosen(records: Records) -> dict[str, dict]:
