@@ -84,10 +84,13 @@ def test_a_curriculum_is_read_in_order_with_the_memory_of_its_arm(monkeypatch, t
     args = Namespace(fast=False, runs=tmp_path)
     options = recall.train(args, "Transformer-XL, memory of 512", 3, 6e-3)
     assert options["data.order"] == "ordered"
-    assert options["data.path"] == [f"{tmp_path / 'pairs' / '3'}"]
+    assert options["data.path"] == [f"{tmp_path / 'pairs' / '3 in 8 rows'}"]
     assert options["model.net.mem_len"] == 512
     assert (options["data.tgt_len"], options["data.batch_size"]) == (128, 8)
     assert options["trainer.max_steps"] == recall.SIZES.steps
+    options = recall.train(args, "Gated DeltaNet, 2 rows of 512", 3, 6e-3)
+    assert options["data.path"] == [f"{tmp_path / 'pairs' / '3 in 2 rows'}"]
+    assert (options["data.tgt_len"], options["data.batch_size"]) == (512, 2)
 
 
 def test_a_recalled_value_is_looked_up_where_it_is_in_the_text(make_net):

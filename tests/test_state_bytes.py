@@ -129,11 +129,13 @@ def test_networks_that_learn_pairs_have_equal_parameters_within_1_percent():
         assert count_parameters(arm) == pytest.approx(first, rel=0.01), name
 
 
-def test_every_arm_of_pairs_reads_as_many_tokens_of_a_row_in_an_update():
+def test_every_arm_of_pairs_reads_as_many_tokens_in_an_update(args):
     for name, arm in recall.ARMS.items():
-        assert recall.SIZES.segment % arm.segments == 0, name
+        sizes = recall.choose_sizes(args, arm.rows)
+        assert sizes.batch_size * sizes.segment == 1024, name
+        assert sizes.segment % arm.segments == 0, name
         unit = arm.settings.get("unit_len", 1)
-        assert recall.SIZES.segment // arm.segments % unit == 0, name
+        assert sizes.segment // arm.segments % unit == 0, name
 
 
 def test_bytes_of_a_state_are_those_of_its_memory_and_of_a_cache_with_its_tokens():

@@ -30,17 +30,23 @@ TEST_PAIRS = 40_000
 
 
 class Arm(NamedTuple):
-    """A network (None: Transformer-XL) and its settings; an arm that has its rate, if one has."""
+    """A network (None: Transformer-XL) and its settings; an arm that has its rate, if one has.
+
+    An update reads as many tokens in any number of rows.
+    """
 
     network: str | None
     settings: dict[str, Any]
     segments: int = 1
+    rows: int = SIZES.batch_size
     rate_of: str | None = None
 
 
 WIDTH = {"n_layer": 2, "d_model": 64}
 XL = {"n_head": 4, "norm": "pre", "init_std": 0.05, **WIDTH}
 COMPRESSIVE = {"n_head": 4, "d_inner": 120, **WIDTH}
+DELTA = {"d_inner": 101, **WIDTH}
+MAMBA = {**WIDTH, "n_layer": 3, "d_state": 75}
 RMT = {"n_head": 4, "d_inner": 186, "unit_len": 32, **WIDTH}
 FIRST = "Transformer-XL, memory of 128"
 ARMS = {
@@ -48,9 +54,11 @@ ARMS = {
     "Transformer-XL, memory of 32": Arm(None, {"mem_len": 32, **XL}, rate_of=FIRST),
     "Transformer-XL, memory of 512": Arm(None, {"mem_len": 512, **XL}, rate_of=FIRST),
     "LSTM": Arm("LSTM", {"n_layer": 2, "d_model": 80}),
-    "Gated DeltaNet": Arm("GatedDeltaNet", {"d_inner": 101, **WIDTH}),
+    "Gated DeltaNet": Arm("GatedDeltaNet", DELTA),
+    "Gated DeltaNet, 2 rows of 512": Arm("GatedDeltaNet", DELTA, rows=2),
     "Mamba-2, state of 12": Arm("Mamba2", {**WIDTH, "n_layer": 4, "d_state": 12}),
-    "Mamba-2, state of 75": Arm("Mamba2", {**WIDTH, "n_layer": 3, "d_state": 75}),
+    "Mamba-2, state of 75": Arm("Mamba2", MAMBA),
+    "Mamba-2, state of 75, 2 rows of 512": Arm("Mamba2", MAMBA, rows=2),
     "Compressive Transformer": Arm("CompressiveTransformer", COMPRESSIVE),
     "Recurrent Memory Transformer": Arm("RecurrentMemoryTransformer", RMT, segments=4),
 }
@@ -80,7 +88,7 @@ def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
     arm = ARMS[name]
     rate = common.find_record(args, f"rate {PAIRS}{arm.rate_of or name}")["rate"]
     run = train(args, name, seed, rate)
-    sizes = choose_sizes(args)
+    sizes = choose_sizes(args, arm.rows)
     text = find_texts(args, seed, sizes)[-1]
     distance_N = find_distances(Path(text).read_text(), sizes.batch_size)
     right_N = find_right_tokens(run.net, run.store.ids("test"), sizes)
@@ -91,7 +99,7 @@ def measure(args: Namespace, name: str, seed: int) -> dict[str, Any]:
 
 def train(args: Namespace, name: str, seed: int, rate: float) -> common.TrainedRun:
     arm = ARMS[name]
-    sizes = choose_sizes(args)
+    sizes = choose_sizes(args, arm.rows)
     sections = {
         "model": {"gradient_segments": arm.segments},
         "model.net": arm.settings,
@@ -108,12 +116,14 @@ def train(args: Namespace, name: str, seed: int, rate: float) -> common.TrainedR
     return common.train(args, f"{PAIRS}{name} {seed} {rate:g}".replace(",", ""), seed, options)
 
 
-def choose_sizes(args: Namespace) -> Sizes:
-    return replace(SIZES, steps=4, batch_size=2) if args.fast else SIZES
+def choose_sizes(args: Namespace, rows: int) -> Sizes:
+    n_token = SIZES.batch_size * SIZES.segment
+    sizes = replace(SIZES, batch_size=rows, segment=n_token // rows)
+    return replace(sizes, steps=4, batch_size=2) if args.fast else sizes
 
 
 def find_texts(args: Namespace, seed: int, sizes: Sizes) -> list[str]:
-    return write_texts(args.runs / "pairs" / str(seed), seed, sizes)
+    return write_texts(args.runs / "pairs" / f"{seed} in {sizes.batch_size} rows", seed, sizes)
 
 
 def write_texts(folder: Path, seed: int, sizes: Sizes) -> list[str]:
