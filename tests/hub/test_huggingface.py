@@ -24,6 +24,7 @@ from txl_lightning.errors import CheckpointError
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.contract_check import randomize_copy
 from txl_lightning.networks.transformers_config import FAMILIES, HuggingFaceConfig
+from txl_lightning.training.optimizers import OptimConfig, make_optimizer
 from txl_lightning.training.ranks import FSDP2Strategy, shard
 
 pytestmark = [
@@ -71,6 +72,16 @@ def name_network(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_that_is_listed_passes_the_checker(family):
     check_family(build_candidate(family))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_embeddings_and_softmax_of_a_family_neither_decay_nor_are_orthogonalized(family):
+    net = build_candidate(family)
+    decayed, rest = make_optimizer(OptimConfig("muon", weight_decay=0.1), net).param_groups
+    assert decayed["params"]
+    for module in (net.model.get_input_embeddings(), net.model.get_output_embeddings()):
+        assert not [weight for weight in decayed["params"] if weight is module.weight]
+        assert [weight for weight in rest["params"] if weight is module.weight]
 
 
 def test_the_table_of_families_is_that_of_the_checker():

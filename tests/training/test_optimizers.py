@@ -126,6 +126,18 @@ def test_every_optimizer_learns_and_decays_only_the_layers_matrices(name):
     assert losses[-1] < losses[0] - 0.1
 
 
+@pytest.mark.parametrize(("softmax", "is_tied"), [("lm_head", False), ("out", True)])
+def test_weights_of_tokens_neither_decay_nor_are_orthogonalized(softmax, is_tied):
+    table = nn.Embedding(9, 4)
+    parts = {"tokens": table, "up": nn.Linear(4, 8), softmax: nn.Linear(4, 9)}
+    if is_tied:
+        parts[softmax].weight = table.weight
+    optimizer = make_optimizer(OptimConfig("muon", weight_decay=0.1), nn.ModuleDict(parts))
+    decayed, rest = optimizer.param_groups
+    assert decayed["params"] == [parts["up"].weight]
+    assert len(rest["params"]) == (3 if is_tied else 4)
+
+
 def test_muon_is_refused_for_a_network_that_gives_it_no_weight():
     net = nn.ModuleDict({"cell": nn.GRUCell(2, 2), "head": nn.Linear(2, 9)})
     with pytest.raises(ValueError, match=r"model\.optim\.name: invalid muon; expected another"):

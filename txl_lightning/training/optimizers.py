@@ -182,6 +182,10 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], tuple[str, ...]]] = {
 """Class of each optimizer, and the settings of OptimConfig that it takes."""
 
 
+OF_TOKENS = {"embedding", "head", "lm_head"}
+"""Names of modules with weights of tokens; the last is that of a softmax in transformers."""
+
+
 def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     """Make the optimizer of a network.
 
@@ -192,8 +196,10 @@ def make_optimizer(config: OptimConfig, net: nn.Module) -> Optimizer:
     matrices = {
         module.weight
         for name, module in net.named_modules()
-        if isinstance(module, nn.Linear) and not {"embedding", "head"} & {*name.split(".")}
+        if isinstance(module, nn.Linear) and not OF_TOKENS & {*name.split(".")}
     }
+    # A softmax of another name may share an embedding's weights.
+    matrices -= {module.weight for module in net.modules() if isinstance(module, nn.Embedding)}
     trained = [p for p in net.parameters() if p.requires_grad]
     inner = {"params": [p for p in trained if p in matrices], "weight_decay": config.weight_decay}
     rest = {"params": [p for p in trained if p not in matrices], "weight_decay": 0.0}
