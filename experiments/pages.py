@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from experiments.results import AGAIN, Records, format_table, load_records
-from txl_lightning.analysis.contrasts import Contrast, judge, list_kept
+from txl_lightning.analysis.contrasts import Contrast, judge_contrast, list_kept
 from txl_lightning.files import load_yaml, write_text
 
 FOLDER = Path(__file__).parent
@@ -152,7 +152,7 @@ def format_tables(name: str, records: Records) -> str:
 def list_compared(name: str, records: Records) -> list[tuple[str, ...]]:
     is_primary = {each.contrast for each in PRIMARY if each.folder == name}
     return [
-        (each.name, *describe(each), judge(each) if each.name in is_primary else "")
+        (each.name, *describe(each), judge_contrast(each) if each.name in is_primary else "")
         for each in list_contrasts(name, records)
     ]
 
@@ -181,7 +181,7 @@ def list_results(results: Mapping[str, Records]) -> dict[tuple[str, str], str]:
     kept = list_kept([contrast for _, contrast in found])
     judged = {}
     for (question, contrast), is_kept in zip(found, kept, strict=True):
-        result = judge(contrast)
+        result = judge_contrast(contrast)
         is_marked = result.startswith(("clear", "likely")) and not is_kept
         judged[question.folder, question.contrast] = result + NOT_KEPT * is_marked
     return judged

@@ -72,7 +72,7 @@ def test_an_interval_of_three_seeds_is_that_of_a_printed_table_of_t():
     ],
 )
 def test_a_result_follows_from_the_interval_and_the_seeds(effects, result):
-    assert contrasts.judge(make_contrast(effects)) == result
+    assert contrasts.judge_contrast(make_contrast(effects)) == result
 
 
 def test_documents_that_differ_widen_the_interval_and_equal_ones_do_not():
@@ -84,7 +84,7 @@ def test_documents_that_differ_widen_the_interval_and_equal_ones_do_not():
     # Six documents 9 from their mean: a standard error of 9 / sqrt(6) = 3.7.
     assert low == pytest.approx(4 - 1.96 * 3.7, abs=1)
     assert high == pytest.approx(4 + 1.96 * 3.7, abs=1)
-    assert contrasts.judge(make_contrast([3, 4, 5], documents=apart)) == "unclear"
+    assert contrasts.judge_contrast(make_contrast([3, 4, 5], documents=apart)) == "unclear"
 
 
 def test_effects_are_shown_with_sign_unit_and_the_seeds_above_0():

@@ -9,7 +9,7 @@ from txl_lightning import machine
 def test_commit_is_that_of_the_code_and_marked_where_files_differ(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
     # Without the commit that this process already knows.
-    find_commit = machine.commit.__wrapped__
+    find_commit = machine.find_commit.__wrapped__
     assert find_commit() is None
     # Neither a hook's repository nor a user's settings, such as signed commits.
     env = {name: os.environ[name] for name in os.environ if not name.startswith("GIT_")}
@@ -37,9 +37,9 @@ def test_commit_is_that_of_the_code_and_marked_where_files_differ(tmp_path, monk
 
 
 def test_git_is_asked_once_for_all_pages_of_a_run(tmp_path, monkeypatch):
-    known = machine.commit()
+    known = machine.find_commit()
     monkeypatch.setattr(machine, "REPOSITORY", tmp_path)
-    assert machine.commit() == known
+    assert machine.find_commit() == known
 
 
 def test_instructions_are_the_known_flags_of_the_first_cpu(tmp_path, monkeypatch):
@@ -48,6 +48,6 @@ def test_instructions_are_the_known_flags_of_the_first_cpu(tmp_path, monkeypatch
     text = "model name\t: A CPU\nflags\t\t: fpu avx2 avx512f amx_bf16\nvmx flags\t: bf16\n"
     machine.CPU_INFO.write_text(text + text.replace("avx2", ""))
     assert machine.list_instructions() == "avx2 avx512f amx_bf16"
-    assert machine.cpu_name() == "A CPU"
+    assert machine.find_cpu_name() == "A CPU"
     machine.CPU_INFO.write_text("Features\t: fp asimd bf16\n")
     assert machine.list_instructions() == "asimd bf16"

@@ -20,7 +20,7 @@ from experiments.recurrence import figures as recurrence
 from experiments.speed import table_9
 from experiments.stop_gradient import figures as stop_gradient
 from experiments.test_time import figures as test_time
-from txl_lightning.analysis.contrasts import judge
+from txl_lightning.analysis.contrasts import judge_contrast
 from txl_lightning.data.json_lines import LONGEST_LINE
 from txl_lightning.data.vocab.spans import LONGEST_WAIT
 from txl_lightning.generation.sessions import STEP_LEN
@@ -127,7 +127,7 @@ def test_tables_of_speed_follow_from_their_results():
 def equal_losses() -> str:
     """Return that the original's losses and ours are equal, if they are within the margin."""
     [contrast] = original.list_contrasts(records("original"))
-    assert judge(contrast) == "none"
+    assert judge_contrast(contrast) == "none"
     steps = records("original")["ours 1"]["options"]["trainer.max_steps"]
     return f"After {steps:,} steps the original's and this code's [losses are equal]"
 

@@ -21,7 +21,7 @@ INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "
 """Flags of a CPU on which the products of torch depend, and so the last digits of results."""
 
 
-def peak_memory(device: torch.device) -> int:
+def measure_peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes, of the device, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -32,15 +32,15 @@ def peak_memory(device: torch.device) -> int:
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return time, commit, versions and machine of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    machine = {"device": name, "cpu": cpu_name(), "instructions": list_instructions()}
+    machine = {"device": name, "cpu": find_cpu_name(), "instructions": list_instructions()}
     machine["threads"] = torch.get_num_threads()
     machine |= {"load": os.getloadavg()[0], "torch": torch.__version__}
     machine["python"] = platform.python_version()
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"date": date, "release": __version__, "commit": commit(), "machine": machine}
+    return {"date": date, "release": __version__, "commit": find_commit(), "machine": machine}
 
 
-def cpu_name() -> str:
+def find_cpu_name() -> str:
     return find_cpu_info("model name") or platform.processor() or platform.machine()
 
 
@@ -58,7 +58,7 @@ def find_cpu_info(field: str) -> str:
 
 
 @cache
-def commit() -> str | None:
+def find_commit() -> str | None:
     """Return this code's commit, "-dirty" if files differ, when it was first asked for; None
     outside its repository."""
     if not (REPOSITORY / ".git").exists():

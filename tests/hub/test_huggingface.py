@@ -25,7 +25,7 @@ from txl_lightning.model import EvalLengths
 from txl_lightning.model.contract_check import randomize_copy
 from txl_lightning.networks.transformers_config import FAMILIES, HuggingFaceConfig
 from txl_lightning.training.optimizers import OptimConfig, make_optimizer
-from txl_lightning.training.ranks import FSDP2Strategy, shard
+from txl_lightning.training.ranks import FSDP2Strategy, shard_network
 
 pytestmark = [
     pytest.mark.slow,
@@ -262,7 +262,7 @@ def test_steps_of_one_token_keep_no_copies_of_weights_for_the_gradient(family):
 def test_shards_are_refused_in_one_line():
     net = HuggingFaceConfig(13, "llama", SIZES).build()
     with pytest.raises(ValueError, match=r"^trainer.strategy: invalid fsdp2; expected ddp, as Hug"):
-        shard(net, FSDP2Strategy(), "32-true")
+        shard_network(net, FSDP2Strategy(), "32-true")
 
 
 @pytest.mark.bfloat16

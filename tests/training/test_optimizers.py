@@ -11,7 +11,12 @@ from txl_lightning import OptimConfig, TransformerXL, TransformerXLConfig
 from txl_lightning.training import optimizers
 from txl_lightning.training.lamb import Lamb
 from txl_lightning.training.muon import Muon, orthogonalize
-from txl_lightning.training.optimizers import AFTER_WARMUP, OPTIMIZERS, lr_factor, make_optimizer
+from txl_lightning.training.optimizers import (
+    AFTER_WARMUP,
+    OPTIMIZERS,
+    find_lr_factor,
+    make_optimizer,
+)
 
 
 def test_every_optimizer_and_schedule_can_be_chosen():
@@ -23,7 +28,7 @@ def test_every_optimizer_and_schedule_can_be_chosen():
 @pytest.mark.parametrize("schedule", [*AFTER_WARMUP, "inverse_sqrt"])
 def test_warmup_is_correct_from_the_first_step(schedule):
     config = OptimConfig(schedule=schedule, warmup_steps=5)
-    factors = [lr_factor(step, config, 20) for step in range(21)]
+    factors = [find_lr_factor(step, config, 20) for step in range(21)]
     assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert max(factors) == 1.0
 
@@ -33,9 +38,9 @@ def test_warmup_is_correct_from_the_first_step(schedule):
 def test_warmup_of_more_than_half_a_run_takes_a_tenth_of_it(steps, schedule):
     config = OptimConfig(schedule=schedule, warmup_steps=100)
     same = OptimConfig(schedule=schedule)
-    factors = [lr_factor(step, config, steps) for step in range(steps + 1)]
+    factors = [find_lr_factor(step, config, steps) for step in range(steps + 1)]
     assert max(factors) > 0.99
-    assert factors[-1] == pytest.approx(lr_factor(steps, same, steps))
+    assert factors[-1] == pytest.approx(find_lr_factor(steps, same, steps))
     assert factors[0] == pytest.approx(min(10 / steps, 1))
 
 
@@ -44,7 +49,7 @@ def test_warmup_of_more_than_half_a_run_takes_a_tenth_of_it(steps, schedule):
 )
 def test_any_other_warmup_is_as_given(schedule, steps):
     config = OptimConfig(schedule=schedule, warmup_steps=100)
-    assert [lr_factor(step, config, steps) for step in (0, 49, 99)] == [0.01, 0.5, 1.0]
+    assert [find_lr_factor(step, config, steps) for step in (0, 49, 99)] == [0.01, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,7 @@ SCHEDULES = {
 @pytest.mark.parametrize(("settings", "steps", "factors"), SCHEDULES.values(), ids=SCHEDULES)
 def test_schedule_goes_from_the_peak_to_its_end_and_then_stays_constant(settings, steps, factors):
     config = OptimConfig(**settings)
-    assert {step: lr_factor(step, config, steps) for step in factors} == pytest.approx(factors)
+    assert {step: find_lr_factor(step, config, steps) for step in factors} == pytest.approx(factors)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])

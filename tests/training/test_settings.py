@@ -16,8 +16,8 @@ from txl_lightning.training.settings import (
     SECTIONS,
     Resolved,
     SettingsLayer,
-    merge,
-    nest,
+    merge_layers,
+    nest_settings,
     parse,
     read_given,
 )
@@ -25,11 +25,11 @@ from txl_lightning.training.start import find_start
 
 KEYS = ("seed", "data.path", "data.words.lower", "model.net.n_layer", "trainer.callbacks")
 SETTINGS = st.dictionaries(st.sampled_from(KEYS), st.integers() | st.none() | st.text(max_size=3))
-TREES = SETTINGS.map(nest)
+TREES = SETTINGS.map(nest_settings)
 
 
 def merge_trees(*trees):
-    return merge([SettingsLayer("", tree) for tree in trees])
+    return merge_layers([SettingsLayer("", tree) for tree in trees])
 
 
 @given(TREES, TREES, TREES)
@@ -41,7 +41,7 @@ def test_merging_is_associative(first, second, third):
 
 @given(SETTINGS, SETTINGS)
 def test_of_two_values_the_later_one_counts(first, second):
-    assert merge_trees(nest(first), nest(second)) == nest(first | second)
+    assert merge_trees(nest_settings(first), nest_settings(second)) == nest_settings(first | second)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Contrast:
         return f"{value:+.1f}" if self.unit.startswith("%") else f"{value:+.3f}"
 
 
-def judge(contrast: Contrast) -> str:
+def judge_contrast(contrast: Contrast) -> str:
     """Return clear, likely, unclear or none, and whether the effect is below 0."""
     clear, likely = (find_interval(contrast, level) for level in (CLEAR, LIKELY))
     if len(contrast.effects) < SEEDS or clear is None or likely is None:
@@ -94,14 +94,14 @@ def find_interval(contrast: Contrast, level: float) -> Interval | None:
         return None
     low, high = find_t_interval(contrast.effects, level)
     if contrast.documents:
-        means = sorted(resample(contrast.documents))
+        means = sorted(draw_means(contrast.documents))
         skipped = round((1 - level) / 2 * DRAWS)
         low = min(low, means[skipped])
         high = max(high, means[-1 - skipped])
     return low, high
 
 
-def resample(values_SD: Sequence[Sequence[float]]) -> Iterator[float]:
+def draw_means(values_SD: Sequence[Sequence[float]]) -> Iterator[float]:
     """Yield means over seeds and documents that are drawn with replacement."""
     draw = random.Random(0)
     n_document = len(values_SD[0])

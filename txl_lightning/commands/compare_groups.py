@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.contrasts import Contrast, judge
+from ..analysis.contrasts import Contrast, judge_contrast
 from ..data.store import EvalText
 from ..errors import DataError, print_notice, require
 from ..evaluation.protocols import get_protocol
@@ -63,7 +63,8 @@ def compare_groups(runs: Sequence[Run], by: str, margin: float) -> None:
     for first, second in combinations(measured, 2):
         contrast = pair_groups(first, measured[first], second, measured[second], unit, margin)
         interval = contrast.format_interval() or "unknown: one seed"
-        cells = [contrast.format(contrast.mean), interval, judge(contrast), contrast.count_seeds()]
+        result = judge_contrast(contrast)
+        cells = [contrast.format(contrast.mean), interval, result, contrast.count_seeds()]
         pairs.append([contrast.name, *cells])
     print(align_columns(pairs))
 

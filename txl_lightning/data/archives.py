@@ -54,7 +54,7 @@ COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": open
 UNPACKED = (*ARCHIVES, *COMPRESSED)  # endings of files that are unpacked
 
 
-def unpack(
+def unpack_once(
     archive: Path,
     data_dir: Path,
     unpack_into: Callable[[Path, Path], object] | None = None,

@@ -256,12 +256,12 @@ def map_in_processes(
     allowed = [*ALLOWED]
     try:
         with ProcessPoolExecutor(n_worker, spawn, allow_imports, [allowed]) as pool:
-            yield from pool.map(partial(collect, encode), pieces)
+            yield from pool.map(partial(list_results, encode), pieces)
     except BrokenProcessPool as error:
         raise StorageError("workers: one was killed; give more memory, or fewer workers") from error
 
 
-def collect(function: Callable[[Any], Iterable], argument: Any) -> list:
+def list_results(function: Callable[[Any], Iterable], argument: Any) -> list:
     return [*function(argument)]
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from ..errors import DataError, invalid_text, print_notice, require, shorten
 from ..files import flush_to_disk, has_ending, read_json, replace_file, write_json
 from ..process import is_child
-from .archives import COMPRESSED, explain_damage, unpack
+from .archives import COMPRESSED, explain_damage, unpack_once
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")
 KEY = "text"  # of the text, where no other is given
@@ -148,7 +148,7 @@ def unpack_lines(
     """Yield the file with the texts of JSON lines, written once, and the bounds and the identifier
     of each text that is not empty; or, if they are joined, those of all texts."""
     options = [how.text_key, how.id_key, how.skip_bad_lines]
-    folder = unpack(path, data_dir, partial(write_texts, how=how), options)
+    folder = unpack_once(path, data_dir, partial(write_texts, how=how), options)
     # One for all: to make, hash and print a path takes longer than all else.
     text = folder / TEXT
     if are_joined:

@@ -52,7 +52,7 @@ def assign_splits(path: Path, sizes: Mapping[str, int], is_cut: bool) -> dict[st
         return named
     if is_cut:
         reason = "all have the same one" if is_one else "most documents have none"
-        warn(path, f"names of splits are not used, as {reason}: {list_first([*named])}")
+        print_warning(path, f"names of splits are not used, as {reason}: {list_first([*named])}")
     return {}
 
 
@@ -62,10 +62,11 @@ def require_no_stray(path: Path, named: Mapping[str, str], strays: Iterable[str]
         problem = f"{stray} is not in train, val or test, but others are, as {example}"
         raise DataError(f"{path}: {problem}; rename or move one")
     if missing := [split for split in SPLITS if split not in named.values()]:
-        warn(path, f"no name of a file or a folder has {' or '.join(missing)}, which is empty")
+        listed = " or ".join(missing)
+        print_warning(path, f"no name of a file or a folder has {listed}, which is empty")
 
 
-def warn(path: Path, text: str) -> None:
+def print_warning(path: Path, text: str) -> None:
     if not is_child():
         print_notice(f"warning: {path}: {text}")
 
@@ -73,7 +74,7 @@ def warn(path: Path, text: str) -> None:
 def warn_of_order(path: Path, names: Iterable[str]) -> None:
     """Say which of three files is of which split: they may be meant as splits, by other names."""
     listed = ", ".join(f"{split} {name}" for split, name in zip(SPLITS, names, strict=True))
-    warn(path, f"no name has train, val or test; by the order of names: {listed}")
+    print_warning(path, f"no name has train, val or test; by the order of names: {listed}")
 
 
 def find_splits(names: Sequence[str]) -> dict[str, str | None]:

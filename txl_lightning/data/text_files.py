@@ -13,7 +13,7 @@ from typing import Literal
 from ..errors import DataError, name_copy, print_notice
 from ..files import LFS_POINTER, has_ending
 from ..process import is_child
-from .archives import ARCHIVES, COMPRESSED, PACKED, UNPACKED, list_files, unpack
+from .archives import ARCHIVES, COMPRESSED, PACKED, UNPACKED, list_files, unpack_once
 from .json_lines import (
     DEFAULT_FORMAT,
     LATIN_1,
@@ -25,7 +25,7 @@ from .json_lines import (
     read_lines,
     unpack_lines,
 )
-from .split_names import SPLITS, group_by_split, list_first, warn, warn_of_order
+from .split_names import SPLITS, group_by_split, list_first, print_warning, warn_of_order
 
 CHUNK = 1 << 20
 FRACTIONS = (0.9, 0.05, 0.05)  # of train, val and test, unless others are given
@@ -192,7 +192,7 @@ def split_user_files(
             warn_of_order(paths[0], documents)
         return splits
     if is_cut and tuple(fractions) != FRACTIONS:
-        warn(paths[0], "data.split has no effect, because names of files give the splits")
+        print_warning(paths[0], "data.split has no effect, because names of files give the splits")
     return splits
 
 
@@ -206,7 +206,7 @@ def has_records(path: Path, data_dir: Path, how: LineFormat) -> bool:
     a folder or an archive, if one in it is, or is packed."""
     if not path.is_dir() and not has_ending(path, ARCHIVES):
         return has_documents(path, data_dir, how)
-    files = list_files(path if path.is_dir() else unpack(path, data_dir), data_dir).values()
+    files = list_files(path if path.is_dir() else unpack_once(path, data_dir), data_dir).values()
     endings = (*LINES, *UNPACKED)
     return any(
         each.is_file() and (has_ending(each, endings) or is_lines(each, how, False, True))
@@ -219,7 +219,7 @@ def has_documents(path: Path, data_dir: Path, how: LineFormat = DEFAULT_FORMAT) 
     if path.is_dir() or has_ending(path, ARCHIVES):
         return True
     if has_ending(path, COMPRESSED):
-        path = unpack(path, data_dir) / path.stem
+        path = unpack_once(path, data_dir) / path.stem
     return has_ending(path, LINES) or is_lines(path, how, is_own=False, any_bytes=False)
 
 
@@ -297,7 +297,7 @@ def read_texts(
         is_raw = any_bytes and not is_meant and kind != LFS and (is_own or kind == NOT_UTF8)
         if has_ending(file, UNPACKED) and kind != LFS and not unpacked:
             is_single = is_own and not has_ending(file, ARCHIVES)
-            content = unpack(file, data_dir) / (file.stem if is_single else "")
+            content = unpack_once(file, data_dir) / (file.stem if is_single else "")
             with name_copy(content, str(file)):
                 inner = read_texts(content, data_dir, any_bytes, how, True, are_joined)
             texts |= inner if is_own else {f"{name}/{part}": inner[part] for part in inner}

@@ -18,7 +18,7 @@ from ..data.store import EvalText
 from ..data.stream import IGNORED, Stream
 from ..data.tokens import TextTokens, Tokens
 from ..errors import NonFiniteError, require
-from ..machine import describe_environment, peak_memory
+from ..machine import describe_environment, measure_peak_memory
 from ..model import EvalSameLength, Network, eval_mode, find_device, find_network
 from ..model.adaptation import Adaptation
 from ..model.captured import CapturedReader, require_capturable
@@ -248,7 +248,7 @@ def evaluate(
     record |= total.summary(text.vocab.unit, n_byte)
     record["unknown_share"] = text.unknown_share(stream.end)
     record |= {"seconds": seconds, "tokens_per_second": total.n_scored / seconds}
-    record["peak_memory_bytes"] = peak_memory(find_device(model))
+    record["peak_memory_bytes"] = measure_peak_memory(find_device(model))
     return record | describe_environment(find_device(model))
 
 

@@ -20,7 +20,7 @@ from .. import __version__
 from ..command_line import format_value
 from ..errors import flatten_settings, invalid
 from ..imports import ALLOWED
-from ..machine import commit, cpu_name
+from ..machine import find_commit, find_cpu_name
 from ..process import EXIT, SAVE, PendingSignals, handle_signals
 from ..runs.folder import list_versions, lock_folder
 from ..runs.metrics_table import collect_by_key, read_metrics
@@ -174,7 +174,7 @@ class Sweep:
         return compared + [row for row in rows if row not in compared]
 
     def write_results(self) -> None:
-        origin = {"release": __version__, "commit": commit(), "cpu": cpu_name()}
+        origin = {"release": __version__, "commit": find_commit(), "cpu": find_cpu_name()}
         origin |= self.study.user_attrs["search"]
         with self.turn:
             write_table(self.make_rows(), self.folder / "results", origin)

@@ -15,7 +15,7 @@ from torchmetrics import Metric
 
 from ..data.stream import IGNORED, Segment
 from ..errors import prefix_errors, require
-from ..machine import peak_memory
+from ..machine import measure_peak_memory
 from ..model import EvalSameLength, HoldsNetwork, NetworkConfig, TransformerXLConfig
 from ..model.config import describe_config, make_config
 from ..model.contract import AnyMemory
@@ -23,7 +23,7 @@ from ..model.reading import readings, score_answers, score_segment
 from .callbacks.always import NonFiniteGuard, TrainingStateCheckpoint, refuse_callbacks
 from .loops import PassLimit, count_steps, limit_passes
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
-from .ranks import CpuProcessGroup, count_parts, free_gathered_weights, shard
+from .ranks import CpuProcessGroup, count_parts, free_gathered_weights, shard_network
 from .run_state import RunState, prepare
 from .segments import (
     MeanNats,
@@ -218,7 +218,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         if self.hparams["recompute"]:
             recompute_layers(self.net)
         if self.device_mesh is not None:
-            shard(self.net, self.trainer.strategy, self.trainer.precision)
+            shard_network(self.net, self.trainer.strategy, self.trainer.precision)
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = make_optimizer(self.optim, self.net)
@@ -307,7 +307,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
     def log_training(self, memory: AnyMemory, n_row: float) -> None:
         values = self.readings("train", self.get_nats("train").compute()) | {
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
-            "peak_memory_bytes": peak_memory(self.device),
+            "peak_memory_bytes": measure_peak_memory(self.device),
             **describe_memory(memory, n_row),
         }
         values["tokens_seen"] = float(self.tokens_seen + self.segment_tokens)

@@ -71,31 +71,33 @@ class OptimConfig:
         return asdict(self) | {"betas": list(self.betas)}
 
 
-def fall(factor: float, config: OptimConfig) -> float:
+def limit_fall(factor: float, config: OptimConfig) -> float:
     """Rescale a factor that falls from 1 to 0 so that it falls from 1 to min_lr_ratio."""
     return config.min_lr_ratio + (1 - config.min_lr_ratio) * factor
 
 
-def wsd(progress: float, config: OptimConfig) -> float:
+def find_wsd_factor(progress: float, config: OptimConfig) -> float:
     """Warmup-stable-decay: linear to min_lr_ratio in the last decay_fraction (Hu et al. 2024)."""
     remaining = 1 - progress
     decay = config.decay_fraction
-    return 1.0 if remaining >= decay else fall(remaining / decay, config)
+    return 1.0 if remaining >= decay else limit_fall(remaining / decay, config)
 
 
 AFTER_WARMUP: dict[str, Callable[[float, OptimConfig], float]] = {
     "constant": lambda progress, config: 1.0,
     # Loshchilov and Hutter 2017, without restarts.
-    "cosine": lambda progress, config: fall(0.5 * (1 + math.cos(math.pi * progress)), config),
-    "linear": lambda progress, config: fall(1 - progress, config),
-    "wsd": wsd,
+    "cosine": lambda progress, config: limit_fall(0.5 * (1 + math.cos(math.pi * progress)), config),
+    "linear": lambda progress, config: limit_fall(1 - progress, config),
+    "wsd": find_wsd_factor,
 }
 """Factor of the peak learning rate, by the fraction of the steps after the warm-up."""
 ENDLESS = ("constant", "inverse_sqrt")
 """Schedules that do not depend on the number of steps."""
 
 
-def lr_factor(step: int, config: OptimConfig, max_steps: float, most: float = math.inf) -> float:
+def find_lr_factor(
+    step: int, config: OptimConfig, max_steps: float, most: float = math.inf
+) -> float:
     """Return the factor of the peak learning rate in update `step` + 1; warm up in `most` steps at
     most, and in a run that is too short for the warm-up, as `shorten_warmup` says.
 
@@ -141,14 +143,14 @@ def make_scheduler(config: OptimConfig, optimizer: Optimizer, max_steps: int) ->
     check_end(config, max_steps)
     if notice := describe_short_run(config, max_steps):
         print_once(notice)
-    return LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
+    return LambdaLR(optimizer, lambda step: find_lr_factor(step, config, max_steps))
 
 
 def reschedule(scheduler: LambdaLR, config: OptimConfig, max_steps: float) -> None:
     """End a schedule after max_steps, with a warm-up of at most a tenth of them."""
 
     def factor(step: int) -> float:
-        return lr_factor(step, config, max_steps, max_steps / 10)
+        return find_lr_factor(step, config, max_steps, max_steps / 10)
 
     scheduler.lr_lambdas = [factor] * len(scheduler.base_lrs)
     for group, lr in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, strict=True):

@@ -38,7 +38,7 @@ from .network_size import (
     reckon_speed,
 )
 from .options import TRAINER_DEFAULTS, check_settings
-from .settings import Given, Resolved, SettingsLayer, nest, parse
+from .settings import Given, Resolved, SettingsLayer, nest_settings, parse
 
 MINUTES = 5.0  # of training; measured with 2, 5 and 30
 WIDE_MINUTES = 15  # from which the network is WIDE
@@ -107,7 +107,7 @@ def find_recipe(
     if is_bfloat16_faster(accelerator):
         recipe["trainer.precision"] = "bf16-mixed"
     origin = f"recipe for {describe_length(length)} on {device.name}"
-    return SettingsLayer(origin, nest(recipe), reasons=(text, device))
+    return SettingsLayer(origin, nest_settings(recipe), reasons=(text, device))
 
 
 def adapt_recipe(given: Given, n_byte: float, text: Text, device: Device) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def refuse_mistakes(given: Given, parser: Parser, saved: Sequence[SettingsLayer]
     problem = None
     for n_byte in (0, SMALLEST, math.inf):
         recipe = adapt_recipe(given, n_byte, Text(SMALLEST, UNKNOWN_VOCAB), CPU)
-        layers = [SettingsLayer("recipe", nest(recipe if n_byte else {})), *saved]
+        layers = [SettingsLayer("recipe", nest_settings(recipe if n_byte else {})), *saved]
         try:
             return check_settings(parser, parse(parser, Resolved(given, layers)))
         except ValueError as error:
@@ -149,7 +149,7 @@ def needs_recipe(given: Given) -> bool:
 def read_data(given: Given) -> CorpusConfig:
     """Return the settings of the text as they are given; the parser refuses what is no setting."""
     values = {key: read_value(key, value) for key, value in given.values.items()}
-    settings = nest(values).get("data", {})
+    settings = nest_settings(values).get("data", {})
     names = {field.name for field in fields(CorpusConfig)}
     with prefix_errors("data"):
         return CorpusConfig(**{name: settings[name] for name in names & settings.keys()})

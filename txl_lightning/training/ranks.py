@@ -187,7 +187,7 @@ def free_gathered_weights(net: Network) -> None:
         net.reshard()
 
 
-def shard(net: Network, strategy: Strategy, precision: str) -> None:
+def shard_network(net: Network, strategy: Strategy, precision: str) -> None:
     """Shard every parameter over all devices.
 
     A layer's parameters are gathered when it is computed, with mixed precision in the lower one;

@@ -73,7 +73,7 @@ class Given:
     @cached_property
     def values(self) -> dict[str, Any]:
         """The last value of each setting that is given, by whole key."""
-        return flatten_settings(merge(self.configs)) | self.layers[-1].tree
+        return flatten_settings(merge_layers(self.configs)) | self.layers[-1].tree
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the last value of a setting that is given, which the parser checks later."""
@@ -116,7 +116,7 @@ class Resolved:
     @property
     def tree(self) -> Tree:
         """All settings below the words."""
-        return merge([*self.below, *self.given.configs])
+        return merge_layers([*self.below, *self.given.configs])
 
     @property
     def arguments(self) -> list[str]:
@@ -152,9 +152,9 @@ def read_given(words: list[str]) -> Given:
         value = value if sign else next(rest, "")
         is_config = option in CONFIG_OPTIONS
         configs.append(read_config(value) if is_config else read_section_option(name, value))
-    if net_class := find_network_class(read_options(others).get(NET_CLASS)):
-        configs.append(SettingsLayer(WORDS, nest({NET_CLASS: net_class})))  # as --model.net
-        others.append(f"--{NET_CLASS}={net_class}")
+    if found := find_network_class(read_options(others).get(NET_CLASS)):
+        configs.append(SettingsLayer(WORDS, nest_settings({NET_CLASS: found})))  # as --model.net
+        others.append(f"--{NET_CLASS}={found}")
     if passes_decide([*configs, SettingsLayer(WORDS, read_options(others))]):
         configs.append(SettingsLayer("trainer.max_epochs", {"trainer": {"max_steps": -1}}))
     return Given(configs, others)
@@ -177,8 +177,7 @@ def read_config(name: str) -> SettingsLayer:
     # A pipe is a file too. A long text is YAML, as a mapping with braces or over several lines.
     is_file = os.path.lexists(path)
     is_possible = not os.path.isdir(path) if is_file else bool(re.search(r"[:{\[\n]", path))
-    expected = f"a file, or a name that `{PROGRAM} configs` lists"
-    require(is_possible, "config", name, expected)
+    require(is_possible, "config", name, f"a file, or a name that `{PROGRAM} configs` lists")
     with prefix_errors(shorten(name), ": "):
         tree = load_settings(Path(path).read_text(encoding="utf-8") if is_file else name)
         tree = {} if tree is None else tree
@@ -241,10 +240,10 @@ def read_section(key: str, value: Any) -> Tree:
 def read_section_option(key: str, value: str) -> SettingsLayer:
     """Return the layer of a word such as --data text.yaml."""
     origin = value if os.path.isfile(expand_home(value)) else WORDS
-    return SettingsLayer(origin, nest({key: read_section(key, value)}))
+    return SettingsLayer(origin, nest_settings({key: read_section(key, value)}))
 
 
-def nest(flat: Mapping[str, Any]) -> Tree:
+def nest_settings(flat: Mapping[str, Any]) -> Tree:
     """Return settings by whole key as a tree."""
     tree: Tree = {}
     for key, value in flat.items():
@@ -258,15 +257,15 @@ def nest(flat: Mapping[str, Any]) -> Tree:
     return tree
 
 
-def merge(layers: Iterable[SettingsLayer]) -> Tree:
+def merge_layers(layers: Iterable[SettingsLayer]) -> Tree:
     """Return the tree of all layers; of two values the later one counts."""
     tree: Tree = {}
     for layer in layers:
-        tree = override(tree, layer.tree)
+        tree = override_settings(tree, layer.tree)
     return tree
 
 
-def override(before: Tree, after: Tree, above: str = "") -> Tree:
+def override_settings(before: Tree, after: Tree, above: str = "") -> Tree:
     """Return settings with later ones; a list of `name+` follows that of `name`."""
     both = dict(before)
     for name, value in after.items():
@@ -290,7 +289,7 @@ def override(before: Tree, after: Tree, above: str = "") -> Tree:
 def join_section(before: Tree, after: Tree, above: str) -> Tree:
     """Return a section with later settings; those of another class replace all of it."""
     is_other = CLASS in before and not is_same_class(before, after)
-    return after if is_other else override(before, after, above)
+    return after if is_other else override_settings(before, after, above)
 
 
 def join_class(before: Tree, after: Tree) -> Tree:

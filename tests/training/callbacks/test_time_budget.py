@@ -13,7 +13,7 @@ from txl_lightning.training.callbacks.checkpointing import LastCheckpoint
 from txl_lightning.training.callbacks.progress_bar import TokenProgressBar
 from txl_lightning.training.callbacks.time_budget import Plan, TimeBudget, Times
 from txl_lightning.training.callbacks.validation_probe import FinalValidation
-from txl_lightning.training.optimizers import OptimConfig, lr_factor
+from txl_lightning.training.optimizers import OptimConfig, find_lr_factor
 from txl_lightning.training.options import PlanConfig
 
 SIZES = {"n_layer": 1, "n_head": 1, "d_model": 2, "mem_len": 2}
@@ -133,7 +133,7 @@ def test_at_one_speed_the_schedule_is_that_of_the_steps(plan):
     assert machine.validated == [12, 58, 115, 173, 230]
     assert "128 tokens/s here: about 230 steps in 1.0 minutes; validations every 57" in shown
     n_step = trainer.global_step
-    expected = [PEAK * lr_factor(step, OptimConfig(**OPTIM), n_step) for step in range(n_step)]
+    expected = [PEAK * find_lr_factor(step, OptimConfig(**OPTIM), n_step) for step in range(n_step)]
     assert machine.lrs[20:] == pytest.approx(expected[20:], abs=0.02 * PEAK)
 
 
@@ -272,7 +272,7 @@ class Simulation:
         optim = OptimConfig(warmup_steps=10)
         share = self.times.share
         end = self.step / share if share else self.plan.max_steps
-        self.factors.append(lr_factor(self.step, optim, end, end / 10))
+        self.factors.append(find_lr_factor(self.step, optim, end, end / 10))
         self.step += 1
         n_recent = self.plan.count_recent_steps(self.times)
         times = self.times.add_step(seconds, self.step, n_recent)

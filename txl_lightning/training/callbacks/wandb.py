@@ -16,7 +16,7 @@ from ... import __version__
 from ...checkpoints.saving import manifest_path, read_manifest
 from ...errors import format_line
 from ...files import check_folder_writable
-from ...machine import commit
+from ...machine import find_commit
 from ...runs.folder import BEST, CHECKPOINTS, CONFIG, LAST, find_run_folder, run_folder
 from ..module import LanguageModel
 from .validation_probe import ValidationProbe
@@ -113,7 +113,8 @@ class WandbRun(Callback):
         names = ("loss", "nats", "bits_per_byte", f"bits_per_{module.unit}", "perplexity")
         for logger in wandb_loggers(trainer):
             logger.model = module
-            logger.update_config({"txl_lightning": {"commit": commit(), "release": __version__}})
+            ours = {"commit": find_commit(), "release": __version__}
+            logger.update_config({"txl_lightning": ours})
             define_metric = logger.experiment.define_metric
             define_metric("tokens")
             define_metric("*", step_metric="tokens", overwrite=True)
