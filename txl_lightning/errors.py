@@ -306,8 +306,10 @@ def print_notice(text: str) -> None:
 
 @contextmanager
 def name_copy(path: Path, name: str) -> Iterator[None]:
-    """Show the path of a copy as what it is a copy of: in errors of the block, and in notices and
-    lines from now on, as texts are read later, too."""
+    """Show the path of a copy as what it is a copy of.
+
+    In errors of the block, and in notices and lines from now on, as texts are read later, too.
+    """
     COPIES[str(path)] = name
     try:
         yield

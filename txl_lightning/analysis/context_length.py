@@ -71,7 +71,7 @@ def find_end(gain_C: np.ndarray, contexts: Sequence[int]) -> tuple[int, bool]:
 def compute_gain(short_IP: np.ndarray, long_IP: np.ndarray, r: float) -> np.ndarray:
     """Return gain_I: g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c).
 
-    f_i(c, c') is the mean of min(b(c, t), l_i(c', t)) over the hardest positions t, and b(c, t) the
+    f_i(c, c') is the mean of min(b(c, t), l_i(c', t)) over the hardest positions t. b(c, t) are the
     lowest nats of the group with the short context: only an improvement over all models counts.
     """
     b_P = short_IP.min(axis=0)

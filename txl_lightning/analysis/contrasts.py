@@ -1,7 +1,7 @@
 """One rule for the result of a primary contrast; experiments/contrasts.md has it.
 
-An interval is Student's t over the seeds, made wider, where the documents of a text are scored one
-by one, by a bootstrap over documents and seeds. Fewer than three seeds are unclear.
+An interval is Student's t over the seeds. Where the documents of a text are scored one by one, a
+bootstrap over documents and seeds may widen it. Fewer than three seeds are unclear.
 """
 
 import math

@@ -4,8 +4,8 @@ URL/version_N/mirror.json              a random text by which a run is known fro
 URL/version_N/files/SHA256             contents of files
 URL/version_N/states/NUMBER-SHA.json   a state of the run: its step, and the sha256 of each file
 
-A state is written after its files, and its name contains its own checksum: what a process that is
-killed leaves is no state, also on a file system that does not replace files atomically.
+A state is written after its files, and its name contains its own checksum. So what a process that
+is killed leaves is no state, also on a file system that does not replace files atomically.
 """
 
 import hashlib
@@ -157,8 +157,10 @@ def hash_name(content: bytes) -> str:
 
 
 def fetch_newer(url: str, root: Path) -> list[str]:
-    """Fetch the newest whole state at a URL if it is ahead of the runs under a root, where a folder
-    that is behind is renamed; return the problems of states that were passed over."""
+    """Fetch the newest whole state at a URL if it is ahead of the runs under a root.
+
+    A folder there that is behind is renamed. Returns the problems of states that were passed over.
+    """
     mirror = Mirror(url)
     problems = []
     with mirror.explain_errors("read"):

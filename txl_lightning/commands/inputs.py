@@ -77,8 +77,10 @@ class DistanceNotice:
 
 
 def check_array_file(key: str, path: str | Path | None) -> None:
-    """Raise an error if an array could not be written to a file, unless it is None; and ValueError
-    if its name promises another format than .npy."""
+    """Raise an error if an array could not be written to a file, unless it is None.
+
+    ValueError if its name promises another format than .npy.
+    """
     check_file_writable(key, path)
     is_npy = path is None or Path(path).suffix == ".npy" or Path(path).is_fifo()
     require(is_npy, key, path, "a file whose name ends with .npy")

@@ -306,8 +306,10 @@ def read_lines(
 
 
 def read_texts(path: str, key: str) -> Iterator[tuple[int, CandidateList]]:
-    """Yield the number of each line of a text, as soon as it comes, and a list of it alone; warn of
-    a first line that has a text under a key."""
+    """Yield the number of each line of a text, as soon as it comes, and a list of it alone.
+
+    A first line that has a text under the key is a warning.
+    """
     for number, raw in enumerate(read_raw_lines(path), 1):
         with explain_line(f"{name_given(path)}, line {number}"):
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -80,8 +80,10 @@ def print_results(sweep: "Sweep") -> None:
 
 
 def find_groups(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the option by which compare groups the seeds of trials; "" if trials vary no seed, or
-    nothing else, or configs, which are no setting of a run."""
+    """Return the option by which compare groups the seeds of trials.
+
+    It is "" if trials vary no seed, or nothing else, or configs, which are no setting of a run.
+    """
     varied = [key for key in rows[0] if len({str(row[key]) for row in rows}) > 1]
     others = [key for key in varied if key not in (*COLUMNS, SEED)]
     is_grouped = SEED in varied and others and "config" not in others

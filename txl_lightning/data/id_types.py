@@ -1,7 +1,7 @@
 """The type of ids in a .bin: by the header of llm.c, or else assumed, and checked.
 
-A flat .bin does not say its type. The high bytes of ids vary less than the low ones, so that the
-entropy of the bytes at each place of eight shows the width of an id, and the order of its bytes.
+A flat .bin does not say its type. The high bytes of ids vary less than the low ones. So the entropy
+of the bytes at each place of eight shows the width of an id, and the order of its bytes.
 """
 
 import warnings

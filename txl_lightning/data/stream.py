@@ -220,7 +220,7 @@ class Stream:
             doc_pos_BL=torch.from_numpy(doc_pos_BT[rows, :-1].astype(np.int64)),
             index=index,
             loss_denominator=int(scored_BL.sum()) / self.world_size,
-            # Also at the end of a pass, where nothing is read again: the next segment's doc_pos_BL
+            # Also at the end of a pass, where nothing is read again. The next segment's doc_pos_BL
             # starts at 0, so that it does not attend to memory.
             n_reread=min(self.ext_len, stop),
         )

@@ -202,8 +202,10 @@ def find_slices(path: Path, data_dir: Path, any_bytes: bool, how: LineFormat) ->
 
 
 def has_records(path: Path, data_dir: Path, how: LineFormat) -> bool:
-    """Return True if a file is JSON lines by its name or its content, whatever keys are given; for
-    a folder or an archive, if one in it is, or is packed."""
+    """Return True if a file is JSON lines by its name or its content, whatever keys are given.
+
+    For a folder or an archive, True if one in it is, or is packed.
+    """
     if not path.is_dir() and not has_ending(path, ARCHIVES):
         return has_documents(path, data_dir, how)
     files = list_files(path if path.is_dir() else unpack_once(path, data_dir), data_dir).values()

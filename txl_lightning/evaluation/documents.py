@@ -24,8 +24,10 @@ def write_documents(text: EvalText, nats_N: np.ndarray, path: Path) -> None:
 
 
 def describe_documents(text: EvalText, nats_N: np.ndarray) -> Iterator[dict[str, Any]]:
-    """Yield the number, the identifier if there are any, the sizes and the nats of each document,
-    from nats that are nan where a token was not scored."""
+    """Yield the number, the identifier if there are any, the sizes and the nats of each document.
+
+    nats_N are nan where a token was not scored.
+    """
     starts = text.tokens.starts.tolist()
     bounds = zip(starts, [*starts[1:], len(nats_N)], strict=True)
     documents = zip(bounds, read_identifiers(text), strict=False)

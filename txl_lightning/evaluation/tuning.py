@@ -160,8 +160,8 @@ def choose_cache(
 def read_caches(
     model: Network, tokens: Tokens, way: Protocol, thetas: Sequence[float]
 ) -> Iterator[list[Tensor]]:
-    """Yield of each segment's scored tokens nats_K of the network alone, log p_cache of each theta,
-    and which of them see a state of the cache.
+    """Yield nats_K of the network alone, log p_cache of each theta, and which tokens see a state of
+    the cache: of the scored tokens of each segment.
 
     The network reads the text once, and all thetas have the same states.
     """

@@ -46,8 +46,8 @@ def encode_prompt(prompt: Prompt, vocab: Vocabulary | None = None) -> Tensor:
 
 
 def encode_start(vocab: Vocabulary) -> Tensor:
-    """Return the ids of a start where no prompt is given: a line end or a space, if the vocabulary
-    knows one; else its first token."""
+    """Return the ids of a start without a prompt: a line end or a space, if the vocabulary knows
+    one; else its first token."""
     for text in ("\n", " "):
         with suppress(DataError):
             ids = vocab.encode_text(text).astype("int64")

@@ -76,10 +76,11 @@ def score_next(
 
 def read_and_learn(reader: Reader, state: DecodingState, step_len: int) -> NatsAndState:
     """Return nats_K of what is after the last whole segment of a text, and the state after the
-    next one; a step follows each segment of step_len tokens.
+    next one.
 
-    What is in an unfinished segment is read again with what follows, because a step needs its
-    gradient. So steps do not depend on the parts in which a text comes.
+    A step follows each segment of step_len tokens. What is in an unfinished segment is read again
+    with what follows, because a step needs its gradient. So steps do not depend on the parts in
+    which a text comes.
     """
     parts = [torch.zeros(0, device=state.tokens_BL.device)]
     while state.n_unread >= step_len:

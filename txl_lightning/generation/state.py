@@ -47,9 +47,9 @@ class DecodingState:
     (True, 5)
 
     It is a value: no method changes it. `append_tokens(tokens_BL)` returns the state with more
-    text, not read yet; `drop_read()` one without most of the tokens that the memory replaces, for a
-    text without end. `tensors` has what a process must save, and `restore` of a state with the same
-    settings goes on.
+    text, not read yet. `drop_read()` returns one without most of the tokens that the memory
+    replaces, for a text without end. `tensors` has what a process must save, and `restore` of a
+    state with the same settings goes on.
     """
 
     tokens_BL: Tensor

@@ -91,8 +91,8 @@ class CapturedReading:
         for kept, given in zip(self.inputs, inputs, strict=True):
             kept.copy_(given)
         self.forward.replay()
-        # Not through autograd: a memory with history would replay the backward pass of a segment
-        # again in the next one, over values that are no more there.
+        # Not through autograd: in the next segment, a memory with history would replay the backward
+        # pass of this one again, over values that are gone.
         return [each.clone() for each in self.forward.outputs[1:]]
 
     def read(self, inputs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -47,8 +47,8 @@ class AnyMemory(Protocol):
 class Network(Protocol):
     """An nn.Module with its config, `empty_memory`, `loss` and `forward`.
 
-    Optional, for the continuous cache: a method `hidden`, which returns states h_BLD and the next
-    memory from the inputs of `loss` but the targets, and `head`, a module from states to logits.
+    Optional, for the continuous cache: a method `hidden` and a module `head`. `hidden` has the
+    inputs of `loss` but the targets, and returns h_BLD and the next memory; `head` makes logits.
     Optional, for sessions: a method `depends_on_segments`, True if for this mem_len the nats of a
     text depend on the segments in which it is read.
     """

@@ -35,7 +35,7 @@ class Reader:
     """A network as evaluation and generation call it; it may adapt to what it reads.
 
     Without a rate its weights are constant, and its memory has keys and values if these are, too.
-    `hidden` reads a segment, `score` scores it, and `loss` scores it and then learns from it if
+    `hidden` reads a segment, and `score` scores it. `loss` scores it, and then learns from it if
     `adaptation` has a rate: only the weights of a copy change. Arguments are as in a network.
 
     Args:

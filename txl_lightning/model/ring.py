@@ -1,7 +1,7 @@
 """Decoding: keys and values in a ring, in which each new token takes the place of the oldest.
 
 A ring has the layout of the products of one query, which are faster than those of a part of a
-buffer, and constant shapes, so that a token can be one CUDA graph. It is changed in place, and
+buffer. Its shapes are constant, so that a token can be one CUDA graph. It is changed in place, and
 belongs to one `Decoder`; memories stay values.
 
 B rows   H heads   K head width   R slots of the ring   E distances   M in memory   N layers

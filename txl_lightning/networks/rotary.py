@@ -14,7 +14,7 @@ FAR = 1 << 17
 class KeepFrequencies(nn.Module):
     """A network whose frequencies keep their precision, as in transformers' from_pretrained.
 
-    The angle of a token is its position times a frequency: in bfloat16, it is wrong by about a
+    The angle of a token is its position times a frequency. In bfloat16, it is wrong by about a
     radian at a distance of 1,000 tokens.
     """
 

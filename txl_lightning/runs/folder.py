@@ -119,8 +119,10 @@ def read_job(run: Path) -> str | None:
 
 
 def choose_run(root: Path) -> Path | None:
-    """Return the run under a root that `resume` continues: the latest one, whatever it has saved;
-    in a job its own, or else the latest one that no other task of its array trains."""
+    """Return the run under a root that `resume` continues: the latest one, whatever it has saved.
+
+    In a job it is its own, or else the latest one that no other task of its array trains.
+    """
     runs = list_versions(root)
     job = name_job()
     own = [run for run in runs if job and read_job(run) == job]

@@ -42,8 +42,10 @@ class RunLogger(CSVLogger):
 
     @rank_zero_only
     def drop_rows(self, n_step: int, validation_due: bool, tokens: float = math.inf) -> None:
-        """Drop the rows that a run resumed after `n_step` steps, counted from 0, and so many tokens
-        logs again: also the last validation's if it is still due."""
+        """Drop the rows that a run resumed after `n_step` steps and so many tokens logs again.
+
+        Steps are counted from 0. The last validation's row is dropped if it is still due.
+        """
         kept = []
         rows = self.experiment.read_rows()
         for row in rows:

@@ -73,8 +73,10 @@ def require_share(words: Sequence[str], n_gpu: int) -> None:
 
 
 def count_devices(value: Any) -> int:
-    """Return the least number of devices with which a value of trainer.devices is possible: 4 for
-    4, and for the third and the fourth ("2,3"); 0 for auto."""
+    """Return the least number of devices with which a value of trainer.devices is possible.
+
+    It is 4 for 4, and for the third and the fourth ("2,3"); 0 for auto.
+    """
     text = str(value)
     with suppress(yaml.YAMLError, ValueError):
         value = load_yaml(f"[{text}]" if "," in text and "[" not in text else text)

@@ -108,8 +108,8 @@ class LanguageModel(HoldsNetwork, LightningModule):
         self.save_hyperparameters(ignore=["net", "optim"])
         self.save_hyperparameters(plain)
         self.step_before = -1
-        # Tokens of all devices, of the steps taken and of the present segment, and the time of a
-        # start without interruptions; TrainingStateCheckpoint counts and saves them.
+        # TrainingStateCheckpoint counts and saves them: tokens of all devices, of the steps taken
+        # and of the present segment, and the time of a start without interruptions.
         self.tokens_seen = self.segment_tokens = 0
         self.started_at = 0.0
         self.loaded_state: RunState | None = None  # until training starts

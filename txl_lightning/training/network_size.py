@@ -7,7 +7,7 @@ third of 20 on, the larger one is nearer. Up to four passes over a text are near
 text (Muennighoff et al. 2023).
 
 Speed and memory are reckoned from measurements of one H200 (experiments/gpu) and of one CPU
-(tests/training/recipes.json), and of no other device; nor was a network above the first trained.
+(tests/training/recipes.json), and of no other device. No network above the first was trained.
 
 B rows   L segment   M memory   S = M + L   H heads   D width   F = 4 D   V vocabulary
 """

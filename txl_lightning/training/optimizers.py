@@ -98,12 +98,12 @@ ENDLESS = ("constant", "inverse_sqrt")
 def find_lr_factor(
     step: int, config: OptimConfig, max_steps: float, most: float = math.inf
 ) -> float:
-    """Return the factor of the peak learning rate in update `step` + 1; warm up in `most` steps at
-    most, and in a run that is too short for the warm-up, as `shorten_warmup` says.
+    """Return the factor of the peak learning rate in update `step` + 1.
 
+    The warm-up takes `most` steps at most, and in a short run as many as `shorten_warmup` says.
     inverse_sqrt is sqrt(warmup_steps / (step + 1)), which equals 1 at the end of the warm-up
-    (Vaswani et al. 2017, Section 5.3); the others cover the remaining steps, as in the original
-    TensorFlow code and NVIDIA's (the PyTorch code spreads its cosine over all steps).
+    (Vaswani et al. 2017, Section 5.3). The others cover the remaining steps, as in the original
+    TensorFlow code and NVIDIA's. (The PyTorch code spreads its cosine over all steps.)
     """
     warmup = min(shorten_warmup(config, max_steps), most)
     if step < warmup:

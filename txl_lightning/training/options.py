@@ -158,8 +158,10 @@ class TrainerParser(Parser, LightningArgumentParser):
 
 
 def make_parser(command: str, words: Sequence[str] = (), net_class: str | None = None) -> Parser:
-    """Return the parser of a command, with the settings of `net_class`, or a TransformerXLConfig;
-    words that ask for help hide the options it does not show."""
+    """Return the parser of a command, with the settings of `net_class`, or a TransformerXLConfig.
+
+    Words that ask for help hide the options it does not show.
+    """
     summary = COMMANDS[command].summary
     # Only for help, because jsonargparse leaves hidden options out of config.yaml.
     asks_for_help = {"-h", "--help", "--trainer.help"} & {*words}
@@ -314,8 +316,8 @@ def check_validations(settings: Namespace) -> None:
 def make_batches_whole(trainer: Namespace) -> None:
     """Make numbers of batches whole; refuse fractions of a text that has no end.
 
-    Lightning takes whole numbers and fractions, and which of the two a number becomes depends on
-    what the process has imported: Python treats Optional[Union[int, float]] and
+    Lightning takes whole numbers and fractions. Which of the two a number becomes depends on what
+    the process has imported, as Python treats Optional[Union[int, float]] and
     Optional[Union[float, int]] as one.
     """
     for name, value in vars(trainer).items():

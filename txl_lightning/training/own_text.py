@@ -121,8 +121,10 @@ def adapt_recipe(given: Given, n_byte: float, text: Text, device: Device) -> dic
 
 
 def refuse_mistakes(given: Given, parser: Parser, saved: Sequence[SettingsLayer]) -> None:
-    """Raise the error of what is given if it is wrong whatever the text is: without a recipe, with
-    that of the shortest text, and with that of a long one."""
+    """Raise the error of what is given if it is wrong whatever the text is.
+
+    That is without a recipe, with that of the shortest text, and with that of a long one.
+    """
     problem = None
     for n_byte in (0, SMALLEST, math.inf):
         recipe = adapt_recipe(given, n_byte, Text(SMALLEST, UNKNOWN_VOCAB), CPU)
@@ -180,8 +182,10 @@ def estimate_bytes(length: OwnLength) -> int:
 
 
 def estimate_text(length: OwnLength, data: CorpusConfig) -> Text:
-    """Return the tokens of a text. They are estimated from its bytes, also if a store has counted
-    them, so that a text and the store of it have the same network."""
+    """Return the tokens of a text, estimated from its bytes.
+
+    Also where a store has counted them: a text and the store of it have the same network.
+    """
     n_vocab = length.n_vocab or estimate_vocabulary(length, data)
     if length.n_byte is None:
         assert length.n_token is not None

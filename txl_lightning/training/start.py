@@ -53,8 +53,8 @@ def find_start(resume: Resume, given: Given) -> LoadedCheckpoint | None:
     """Load the checkpoint to start from; return None for a new run.
 
     ckpt_path is a file, a run's folder, or one that convert wrote. Without it, or as "last", it is
-    the newest intact checkpoint of the run under root: that whose config.yaml is given, or else the
-    one of `choose_run`. A newer run is fetched from the mirror before.
+    the newest intact checkpoint of a run under root. That is the run whose config.yaml is given, or
+    else the one of `choose_run`. A newer run is fetched from the mirror before.
     """
     ckpt_path = given.get_text("ckpt_path")
     root = Path(given.get_text("trainer.default_root_dir") or RUNS).expanduser()

@@ -1,5 +1,7 @@
-"""Text into ids and back: the interface of all vocabularies, and the simplest ones; words.py and
-subwords.py have the others, and kinds.py says how each is built and loaded."""
+"""Text into ids and back: the interface of all vocabularies, and the simplest ones.
+
+words.py and subwords.py have the others, and kinds.py says how each is built and loaded.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Relative attention a few heads at a time, so that their scores stay in the caches of a CPU.
 
 Scores of distances are written first, and the product of queries and keys is added to them. With
-gradients, the backward pass is written by hand: shifting is a view in both directions, and the
-gradients of keys and values are written into the tensor that the gradient of their projection
-reads. Without, scores stay in one place for all layers, and terms may have only E < T distances:
-the farthest of them then stands for all larger ones.
+gradients, the backward pass is written by hand. Shifting is a view in both directions. Gradients
+of keys and values are written into the tensor that the gradient of their projection reads. Without
+gradients, scores stay in one place for all layers, and terms may have only E < T distances. The
+farthest of them then stands for all larger ones.
 
 B rows   L queries   S visible states   H heads   K head width   T = S + 1 distances
 X = H * B matrices in a batched product, or masked states of a part   Y = B * L queries of one head

@@ -129,7 +129,7 @@ def widen(x_TX: Tensor) -> Tensor:
 
 def correct_backends(device: torch.device) -> AbstractContextManager:
     """Restrict PyTorch to the backends whose gradient of a mask is correct."""
-    # On CUDA it tries cuDNN first, which refuses a mask that needs a gradient, or returns NaN for
-    # it at lengths of 64 modulo 128 (pytorch issue 196678); flash takes no mask.
+    # On CUDA it tries cuDNN first. That refuses a mask that needs a gradient, or returns NaN for it
+    # at lengths of 64 modulo 128 (pytorch issue 196678). Flash takes no mask.
     right = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     return sdpa_kernel(right) if device.type == "cuda" else nullcontext()

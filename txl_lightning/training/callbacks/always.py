@@ -56,9 +56,9 @@ def refuse_callbacks(given: list[Callback]) -> None:
 class NonFiniteGuard(Callback):
     """Skip updates with a non-finite loss or gradient, and refuse to save non-finite weights.
 
-    Where the host would wait for a GPU, the optimizer skips updates there, and the host looks at
-    the numbers where a line is logged, before a validation or a checkpoint, and at the end. After
-    one bad update too many, nothing is updated until then.
+    Where the host would wait for a GPU, the optimizer skips updates there. The host looks at the
+    numbers where a line is logged, before a validation or a checkpoint, and at the end. After one
+    bad update too many, nothing is updated until then.
     """
 
     def __init__(self, max_skipped: int = 0) -> None:

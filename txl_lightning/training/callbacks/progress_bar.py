@@ -1,7 +1,7 @@
 """The progress of training: Throughput measures its speed, TokenProgressBar prints it.
 
 Lightning's own bars count batches of an epoch, of which our endless loader has none, and print
-nothing in a pipe; its ThroughputMonitor waits for the GPU in every batch.
+nothing in a pipe. Its ThroughputMonitor waits for the GPU in every batch.
 """
 
 import math
