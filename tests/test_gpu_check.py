@@ -84,7 +84,7 @@ def attend_with_unscaled_dropout(q_BLHK, kv, terms, mask, dropatt):
 
 def attend_with_another_mask_of_dropout_in_backward(q_BLHK, kv, terms, mask, dropatt):
     k_BSHK, value_BSHK = kv.unbind(2)
-    weight_BHLS = reference.weights(q_BLHK, k_BSHK, terms, mask)
+    weight_BHLS = reference.weigh_states(q_BLHK, k_BSHK, terms, mask)
     first, second = (F.dropout(weight_BHLS, dropatt) for _ in range(2))
     return einsum("bhls,bshk->blhk", first.detach() + second - second.detach(), value_BSHK)
 

@@ -28,7 +28,7 @@ def test_the_page_quotes_memory_mask_positions_attention_shift_and_layer():
     quoted = " ".join(names for _, names in make_walkthrough.BLOCK.findall(PAGE))
     names = {name.removesuffix(":body") for name in quoted.split()}
     assert names >= {"Memory.update", "attention_mask", "Sinusoidal.forward", "Learned.forward"}
-    assert names >= {"content", "distance", "index_of_distance", "shift"}
+    assert names >= {"score_content", "score_distances", "index_of_distance", "shift"}
     assert names >= {"Layer.forward", "FeedForward.forward", "RelativeAttention.forward"}
 
 
@@ -62,16 +62,16 @@ def compute_rows() -> dict[str, torch.Tensor]:
     without_q = torch.zeros_like(q)
     without_bias = DistanceTerms(r_THK=r_THK)
     rows = {
-        "(a)": reference.content(q, k, without_bias),
-        "(b)": reference.distance(q, 4, without_bias),
-        "(c)": reference.content(without_q, k, every),
-        "(d)": reference.distance(without_q, 4, every),
-        "sum": reference.content(q, k, every) + reference.distance(q, 4, every),
+        "(a)": reference.score_content(q, k, without_bias),
+        "(b)": reference.score_distances(q, 4, without_bias),
+        "(c)": reference.score_content(without_q, k, every),
+        "(d)": reference.score_distances(without_q, 4, every),
+        "sum": reference.score_content(q, k, every) + reference.score_distances(q, 4, every),
     }
     rows = {name: score_BHLS / log(2) for name, score_BHLS in rows.items()}
     value = read_values("0, and their values").view(1, 4, 1, 1)
     result = reference.attend(q, torch.stack([k, value], dim=2), every, Mask(mask), 0.0)
-    return rows | {"softmax": reference.weights(q, k, every, mask), "result": result}
+    return rows | {"softmax": reference.weigh_states(q, k, every, mask), "result": result}
 
 
 @pytest.mark.parametrize("name", ["(a)", "(b)", "(c)", "(d)", "sum", "softmax"])

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from txl_lightning.model.kernels.sdpa import multiply_distances
-from txl_lightning.model.memory import KeysValues, Mask, split
+from txl_lightning.model.memory import KeysValues, Mask, split_keys_values
 from txl_lightning.model.positions import DistanceTerms
 
 
@@ -35,7 +35,7 @@ def make_block_mask(mask_BLS: Tensor) -> BlockMask:
 
 def attend_blocks(q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, seen: BlockMask) -> Tensor:
     """Attend to the states that a block mask has."""
-    k_BSHK, value_BSHK = split(kv)
+    k_BSHK, value_BSHK = split_keys_values(kv)
     (B, L, H, _) = q_BLHK.shape
     S = k_BSHK.size(1)
     terms = terms.complete(S)

@@ -34,7 +34,7 @@ def test_recorded_sums_equal_a_count_of_the_weights_of_the_reference(make_net, p
     S = mem_len + 5
     for arguments, layer_sums in zip(record_calls(net, tokens_BL, memory), sums, strict=True):
         q_BLHK, kv_BS2HK, terms, mask, _ = arguments
-        weight_BHLS = reference.weights(q_BLHK, kv_BS2HK[:, :, 0], terms, mask.mask_BLS)
+        weight_BHLS = reference.weigh_states(q_BLHK, kv_BS2HK[:, :, 0], terms, mask.mask_BLS)
         distance_HS = torch.zeros(2, S).double()
         memory_H = torch.zeros(2).double()
         for (_, head, query, state), weight in np.ndenumerate(weight_BHLS.numpy(force=True)):

@@ -24,7 +24,7 @@ from txl_lightning.errors import NonFiniteError
 from txl_lightning.evaluation.protocols import Protocol
 from txl_lightning.evaluation.scoring import evaluate, score_text
 from txl_lightning.evaluation.tuning import measure_rms
-from txl_lightning.generation.state import advance, start_decoding
+from txl_lightning.generation.state import read_to_end, start_decoding
 from txl_lightning.model import EvalLengths, TransformerXL, pack_weights
 from txl_lightning.model.adaptation import Adaptation
 from txl_lightning.model.reading import Reader
@@ -404,7 +404,7 @@ def test_a_cache_is_unchanged_by_later_ones(net):
 def test_where_a_cache_sees_no_state_the_network_alone_predicts(net, weight):
     use = Adaptation(cache_len=5, cache_theta=3.0, cache_weight=weight)
     state = start_decoding(net, [torch.tensor([3])], None, 0, use)
-    logits_BV, _ = advance(Reader(net, use), state)
+    logits_BV, _ = read_to_end(Reader(net, use), state)
     expected_BV = net(torch.tensor([[3]]))[0][:, -1]
     torch.testing.assert_close(logits_BV.softmax(-1), expected_BV.softmax(-1))
 

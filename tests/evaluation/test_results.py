@@ -17,7 +17,7 @@ from txl_lightning.evaluation import scoring
 from txl_lightning.evaluation.protocols import Protocol, get_protocol
 from txl_lightning.evaluation.scoring import NatsAccumulator, TokenNats, evaluate
 from txl_lightning.model import EvalLengths
-from txl_lightning.model.reading import readings
+from txl_lightning.model.reading import convert_nats
 
 
 def eval_text(ids: np.ndarray, starts: tuple[int, ...] = (0,)) -> EvalText:
@@ -173,7 +173,7 @@ def test_interval_needs_two_blocks_in_which_something_is_scored():
 
 
 def test_readings_are_nats_in_common_units():
-    values = readings(math.log(2) * 3, "byte")
+    values = convert_nats(math.log(2) * 3, "byte")
     assert values["bits_per_byte"] == pytest.approx(3)
     assert values["perplexity"] == pytest.approx(8)
-    assert math.isfinite(readings(1e9, "byte")["perplexity"])
+    assert math.isfinite(convert_nats(1e9, "byte")["perplexity"])

@@ -7,7 +7,7 @@ from txl_lightning import LanguageModel, TransformerXLConfig, generate, stream_n
 from txl_lightning.data.vocab import Characters, WordOptions, Words
 from txl_lightning.generation import Sampling, decode_steps, start_decoding
 from txl_lightning.generation import state as state_module
-from txl_lightning.generation.state import advance
+from txl_lightning.generation.state import read_to_end
 from txl_lightning.model.adaptation import Adaptation
 from txl_lightning.model.reading import Reader
 
@@ -56,10 +56,10 @@ def test_a_prompt_longer_than_the_memory_is_read_in_segments_that_end_with_it(ma
         logits, memory = net(part[None], memory)
     reader = Reader(net)
     state = start_decoding(net, [prompt])
-    logits_BV, state = advance(reader, state)
+    logits_BV, state = read_to_end(reader, state)
     assert_close(logits_BV, logits[:, -1])
     token_11 = torch.tensor([[4]])
-    next_BV, _ = advance(reader, state.append_tokens(token_11))
+    next_BV, _ = read_to_end(reader, state.append_tokens(token_11))
     assert_close(next_BV, net(token_11, memory)[0][:, -1])
 
 
@@ -69,14 +69,14 @@ def test_padding_changes_no_logit_and_no_memory(make_net, lengths):
     net = make_net(**{name: value for name, value in lengths.items() if name != "ext_len"})
     reader = Reader(net)
     prompts = [torch.randint(11, (length,)) for length in UNEQUAL]
-    logits_BV, together = advance(reader, start_decoding(net, prompts, ext_len=ext_len))
+    logits_BV, together = read_to_end(reader, start_decoding(net, prompts, ext_len=ext_len))
     token_B1 = torch.randint(11, (len(prompts), 1))
-    next_BV, _ = advance(reader, together.append_tokens(token_B1))
+    next_BV, _ = read_to_end(reader, together.append_tokens(token_B1))
     for row, prompt in enumerate(prompts):
-        alone_1V, alone = advance(reader, start_decoding(net, [prompt], ext_len=ext_len))
+        alone_1V, alone = read_to_end(reader, start_decoding(net, [prompt], ext_len=ext_len))
         assert_close(logits_BV[row], alone_1V[0])
         assert together.memory.filled_B[row] == alone.memory.filled_B[0]
-        next_1V, _ = advance(reader, alone.append_tokens(token_B1[row : row + 1]))
+        next_1V, _ = read_to_end(reader, alone.append_tokens(token_B1[row : row + 1]))
         assert_close(next_BV[row], next_1V[0])
 
 
@@ -91,9 +91,9 @@ def test_a_long_prompt_is_read_only_as_far_back_as_it_is_visible(
     reader = Reader(net)
     state = start_decoding(net, prompts, ext_len=ext_len)
     assert state_module.count_skippable_tokens(net, state) == 700 - 2 * (6 + 128 + ext_len)
-    logits_BV, _ = advance(reader, state)
+    logits_BV, _ = read_to_end(reader, state)
     monkeypatch.setattr(state_module, "count_skippable_tokens", lambda *_: 0)
-    assert_close(logits_BV, advance(reader, state)[0])
+    assert_close(logits_BV, read_to_end(reader, state)[0])
 
 
 def test_the_mode_of_the_network_is_restored_when_generation_is_abandoned(make_net):
@@ -201,7 +201,7 @@ def test_a_cache_gives_each_text_the_distribution_that_is_scored(make_net, ext_l
     state = start_decoding(net, prompts, None, ext_len, use)
     for after in decode_steps(net, state, 3, Sampling(seed=1)):
         state = after
-    logits_BV, state = advance(Reader(net, Adaptation()), state)
+    logits_BV, state = read_to_end(Reader(net, Adaptation()), state)
     for row, logits_V in enumerate(logits_BV):
         text_L = state.row_tokens(row)
         for token in range(11):
@@ -216,7 +216,7 @@ def test_a_cache_has_the_states_of_a_prompt_beyond_the_memory(make_net, cache_le
     net = make_net(mem_len=3, same_length="mem_len")
     use = Adaptation(cache_len=cache_len, cache_theta=3.0, cache_weight=0.9)
     prompt = torch.randint(11, (900,))
-    logits_BV, _ = advance(Reader(net, use), start_decoding(net, [prompt], None, 0, use))
+    logits_BV, _ = read_to_end(Reader(net, use), start_decoding(net, [prompt], None, 0, use))
     for token, logp in enumerate(logits_BV[0].log_softmax(-1)):
         ids = torch.cat([prompt, torch.tensor([token])])
         nats = stream_nats(net, ids, batch_size=1, tgt_len=300, adaptation=use)[0, -1]

@@ -23,7 +23,7 @@ from txl_lightning.checkpoints import save_folder
 from txl_lightning.convert import load_huggingface, save_huggingface
 from txl_lightning.data.vocab import Bytes, Characters
 from txl_lightning.errors import CheckpointError
-from txl_lightning.generation.state import SEGMENT_LEN, advance, start_decoding
+from txl_lightning.generation.state import SEGMENT_LEN, read_to_end, start_decoding
 from txl_lightning.model import EvalLengths
 from txl_lightning.model.reading import Reader
 
@@ -451,7 +451,7 @@ def check_logits(net, prompts: list[torch.Tensor], output) -> list[torch.Tensor]
     state = start_decoding(net, prompts)
     steps = []
     for logits_BV in output.logits:
-        ours_BV, state = advance(reader, state)
+        ours_BV, state = read_to_end(reader, state)
         torch.testing.assert_close(logits_BV, ours_BV.float(), rtol=0, atol=1e-5)
         token_B = output.sequences[:, len(state)]
         state = state.append_tokens(token_B[:, None])

@@ -13,7 +13,7 @@ from txl_lightning import LanguageModel
 from txl_lightning.data.stream import IGNORED, Stream
 from txl_lightning.data.tasks import TaskConfig
 from txl_lightning.runs.folder import KEY
-from txl_lightning.training.run_state import capture
+from txl_lightning.training.run_state import capture_state
 
 
 def train_by_hand(model, data, steps: int) -> list[float]:
@@ -335,7 +335,7 @@ def test_random_numbers_of_the_training_device_are_saved_after_the_weights_have_
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: f"state of {device.type}")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     state = {"loops": {"fit_loop": record.trainer.fit_loop.state_dict()}}
-    capture(record.trainer, record.model, state)
+    capture_state(record.trainer, record.model, state)
     assert record.model.device.type == "cpu"
     assert state[KEY]["ranks"][0]["rng"]["cuda"] == "state of cuda"
     assert state[KEY]["environment"]["device"] == "a GPU"

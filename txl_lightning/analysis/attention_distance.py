@@ -17,7 +17,7 @@ from ..data.stream import Segment, Stream
 from ..errors import require
 from ..model import Memory, TransformerXL, accumulator_dtype, eval_mode
 from ..model.kernels import reference, sdpa
-from ..model.memory import split
+from ..model.memory import split_keys_values
 from ..model.reading import read_segment
 
 QUANTILES = {"nearest_tenth": 0.1, "median": 0.5, "farthest_tenth": 0.9}
@@ -98,9 +98,9 @@ def record_attention(model: TransformerXL) -> Iterator[list[HeadSums]]:
 
     def attend(layer: int, *inputs: Any) -> Tensor:
         q_BLHK, kv, terms, mask, _ = inputs
-        k_BSHK, _ = split(kv)
+        k_BSHK, _ = split_keys_values(kv)
         terms = terms.complete(k_BSHK.size(1))
-        content_BHLS = reference.content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
+        content_BHLS = reference.score_content(q_BLHK, k_BSHK, terms) / q_BLHK.size(-1) ** 0.5
         _, distance_BHLS = sdpa.make_operands(q_BLHK, terms, mask.mask_BLS)
         sums[layer].add((content_BHLS + distance_BHLS).softmax(dim=-1))
         return kernels[layer](*inputs)

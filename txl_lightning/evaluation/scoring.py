@@ -22,7 +22,7 @@ from ..machine import describe_environment, measure_peak_memory
 from ..model import EvalSameLength, Network, eval_mode, find_device, find_network
 from ..model.adaptation import Adaptation
 from ..model.captured import CapturedReader, require_capturable
-from ..model.reading import Reader, read_segment, readings, score_segment
+from ..model.reading import Reader, convert_nats, read_segment, score_segment
 from .protocols import PROTOCOLS, Protocol, ProtocolOptions
 from .published import list_changed_reading
 
@@ -198,8 +198,8 @@ class NatsAccumulator:
 
     def summary(self, unit: str, n_byte: float) -> dict[str, Any]:
         size = n_byte / self.n_scored if n_byte else None
-        means = readings(self.mean, unit, size)
-        ends = [readings(nats, unit, size) for nats in self.interval()]
+        means = convert_nats(self.mean, unit, size)
+        ends = [convert_nats(nats, unit, size) for nats in self.interval()]
         interval = {name: [end[name] for end in ends] or None for name in means}
         blocks = {"block_len": self.block_len, "blocks": int((self.count > 0).sum())}
         interval |= {"level": LEVEL, **blocks, "resamples": RESAMPLES, "seed": SEED}

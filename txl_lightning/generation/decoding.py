@@ -18,7 +18,7 @@ from ..model import Network, accumulator_dtype, eval_mode, find_network
 from ..model.adaptation import Adaptation
 from ..model.ring import make_decoder
 from .prompts import Prompt, decode_as, encode_prompt, is_one
-from .state import DecodingState, advance, start_decoding
+from .state import DecodingState, read_to_end, start_decoding
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def decode_steps(
     for _ in range(max_new_tokens):
         # Between two tokens, the model has its own mode.
         with eval_mode(net):
-            logits_BV, state = advance(reader, state)
+            logits_BV, state = read_to_end(reader, state)
         recent_BW = state.recent_tokens(sampling.penalty_window)
         quantile_B = draw_quantiles(seed, state.length_B)
         token_B = sampling.choose_tokens(logits_BV, recent_BW, quantile_B)

@@ -180,7 +180,7 @@ def start_decoding(
 
 
 @torch.inference_mode()
-def advance(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState]:
+def read_to_end(reader: Reader, state: DecodingState) -> tuple[Tensor, DecodingState]:
     """Read the texts to their ends; return logits_BV of the next token, and the state."""
     h_BLD, state = read_tokens(reader, state, len(state))
     logits_BV = reader.head(h_BLD[:, -1])

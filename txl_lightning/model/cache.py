@@ -85,7 +85,7 @@ class Slots:
         """Write keys and values of a layer from a slot on; return all of them, with free slots."""
         kept = self.written[layer]
         if kept is None:
-            kept = self.written[layer] = allocate(k_BLHK, v_BLHK, self.capacity)
+            kept = self.written[layer] = allocate_keys_values(k_BLHK, v_BLHK, self.capacity)
         k_BCHK, v_BCHK = kept
         stop = start + k_BLHK.size(1)
         k_BCHK[:, start:stop] = k_BLHK
@@ -105,7 +105,7 @@ class Slots:
         return slots
 
 
-def allocate(k_BLHK: Tensor, v_BLHK: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+def allocate_keys_values(k_BLHK: Tensor, v_BLHK: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
     """Return room for keys and values like these: k_BCHK and v_BCHK."""
     B, _, H, K = k_BLHK.shape
     # A tensor made under inference_mode could not be written to outside of it.

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .cache import MIN_SEGMENT, KeyValueCache, Slots, allocate, holds_keys
+from .cache import MIN_SEGMENT, KeyValueCache, Slots, allocate_keys_values, holds_keys
 from .contract import AnyMemory, join_rows
 
 
@@ -102,7 +102,7 @@ def join_slots(caches: Sequence[KeyValueCache], n_kept: int) -> Slots | None:
         if some is None:
             continue
         # As many rows as all have.
-        joined.layers[n] = allocate(
+        joined.layers[n] = allocate_keys_values(
             *(x_BMHK[:1].expand(ends[-1], -1, -1, -1) for x_BMHK in some), joined.capacity
         )
         for pair, cache, end in zip(kept, caches, ends, strict=True):

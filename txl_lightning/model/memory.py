@@ -63,7 +63,7 @@ Attend = Callable[..., Tensor]
 """A function like those of `KERNELS`."""
 
 
-def split(kv: KeysValues) -> tuple[Tensor, Tensor]:
+def split_keys_values(kv: KeysValues) -> tuple[Tensor, Tensor]:
     """Return k_BSHK and v_BSHK."""
     return kv.unbind(2) if isinstance(kv, Tensor) else kv
 

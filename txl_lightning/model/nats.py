@@ -71,13 +71,13 @@ class NatsOfStates(torch.autograd.Function):
         nats, *kept = zip(*parts, strict=True)
         ctx.save_for_backward(*given, target_Y, *operands, *(each[0] for each in kept))
         ctx.chunk_size = chunk_size
-        return join(nats)
+        return join_parts(nats)
 
     @staticmethod
     def backward(ctx: Any, d_nats_Y: Tensor) -> tuple[Tensor | None, ...]:
         *given, target_Y, h_YE, weight_WE, bias_W, kept_YW, kept_YC = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *differentiate(given, target_Y, d_nats_Y, h_YE.dtype), None, None, None
+            return *differentiate_nats(given, target_Y, d_nats_Y, h_YE.dtype), None, None, None
         _, weight_VE, bias_V, more_YC = given
         n_token, width = weight_VE.shape
         d_h = []
@@ -96,13 +96,14 @@ class NatsOfStates(torch.autograd.Function):
                 d_more.append((d_XC * d_nats_X1).to(more_YC.dtype))
             if ctx.needs_input_grad[1]:
                 scaled_XE = (h_YE[rows] * d_nats_X1).to(h_YE.dtype)
-                d_weight_WE = add(d_weight_WE, weight_gradient(d_XW, scaled_XE), weight_VE)
+                d_weight_WE = add_part(d_weight_WE, weight_gradient(d_XW, scaled_XE), weight_VE)
             if ctx.needs_input_grad[2]:
                 sum_1W = d_nats_X1.to(d_XW.dtype).t() @ d_XW
-                d_bias_W = add(d_bias_W, sum_1W[0], bias_V)
+                d_bias_W = add_part(d_bias_W, sum_1W[0], bias_V)
         d_weight_VE = None if d_weight_WE is None else d_weight_WE[:n_token, :width]
         d_bias_V = None if d_bias_W is None else d_bias_W[:n_token]
-        return join(d_h)[:, :width], d_weight_VE, d_bias_V, join(d_more), None, None, None
+        d_h_YE = join_parts(d_h)[:, :width]
+        return d_h_YE, d_weight_VE, d_bias_V, join_parts(d_more), None, None, None
 
 
 def score_chunk(
@@ -123,7 +124,7 @@ def score_chunk(
     for part in split_rows(len(target_X), count_rows(logits_XW)):
         more = None if more_XC is None else more_XC[part]
         nats.append(score_logits(logits_XW[part, :n_token], more, target_X[part], keeps))
-    return join(nats), *((logits_XW, more_XC) if keeps else (None, None))
+    return join_parts(nats), *((logits_XW, more_XC) if keeps else (None, None))
 
 
 def score_logits(
@@ -160,17 +161,17 @@ def score_elsewhere(logits_XV: Tensor, target_X: Tensor) -> tuple[Tensor, Tensor
     return nats_X, logp_XV.exp_()
 
 
-def join(parts: Sequence[Tensor]) -> Tensor | None:
+def join_parts(parts: Sequence[Tensor]) -> Tensor | None:
     """Return the rows of all parts; None of no parts."""
     return torch.cat(parts) if len(parts) > 1 else next(iter(parts), None)
 
 
-def add(total: Tensor | None, part: Tensor, like: Tensor) -> Tensor:
+def add_part(total: Tensor | None, part: Tensor, like: Tensor) -> Tensor:
     """Return a sum in the precision of a weight, of which the parts have a lower one."""
     return part.to(like.dtype) if total is None else total.add_(part)
 
 
-def differentiate(
+def differentiate_nats(
     inputs: Sequence[Tensor], target_Y: Tensor, d_nats_Y: Tensor, dtype: torch.dtype
 ) -> list[Tensor | None]:
     """Return gradients of the inputs that have gradients themselves, for create_graph."""

@@ -246,7 +246,7 @@ def score_answers(
     return nats_Y.view_as(targets_BL), logits_BLV.argmax(dim=-1) == targets_BL, memory
 
 
-def readings(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
+def convert_nats(nats: float, unit: str, bytes_per_token: float | None = None) -> dict[str, float]:
     """Return mean nats per token in other units, by name.
 
     bits = nats / ln 2 and perplexity = exp(nats), computed from the mean; perplexities are never

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from ..data.datamodule import CorpusDataModule
 from ..errors import require
 from ..files import require_local_path
-from ..model.reading import readings
+from ..model.reading import convert_nats
 from ..runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from .callbacks.checkpointing import BestCheckpoint
 from .callbacks.time_budget import TimeBudget
@@ -154,8 +154,9 @@ def list_metrics(data: CorpusDataModule) -> list[str]:
     """Return the names of all metrics that a run may log, those of validation first."""
     names = {"val": ("tokens_seen", *GAIN, *(ANSWERS if data.store.example_len else ()))}
     names["train"] = (*TRAINING, "mem_filled", *SPEED)
+    unit = data.vocab.unit
     return [
         f"{stage}/{name}"
         for stage, others in names.items()
-        for name in ("loss", *readings(0.0, data.vocab.unit, data.bytes_per_token(stage)), *others)
+        for name in ("loss", *convert_nats(0.0, unit, data.bytes_per_token(stage)), *others)
     ]

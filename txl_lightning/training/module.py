@@ -19,12 +19,12 @@ from ..machine import measure_peak_memory
 from ..model import EvalSameLength, HoldsNetwork, NetworkConfig, TransformerXLConfig
 from ..model.config import describe_config, make_config
 from ..model.contract import AnyMemory
-from ..model.reading import readings, score_answers, score_segment
+from ..model.reading import convert_nats, score_answers, score_segment
 from .callbacks.always import NonFiniteGuard, TrainingStateCheckpoint, refuse_callbacks
 from .loops import PassLimit, count_steps, limit_passes
 from .optimizers import OptimConfig, apply_settings, make_optimizer, make_scheduler
 from .ranks import CpuProcessGroup, count_parts, free_gathered_weights, shard_network
-from .run_state import RunState, prepare
+from .run_state import RunState, prepare_resume
 from .segments import (
     MeanNats,
     MemoryBank,
@@ -269,7 +269,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         # Otherwise Lightning would round weights of 64-true to the float32 of a new network.
         trainer.precision_plugin.convert_module(self)
         if trainer.state.fn == "fit":
-            self.loaded_state = prepare(trainer, self, checkpoint)
+            self.loaded_state = prepare_resume(trainer, self, checkpoint)
         # Before the weights, of whose ids another vocabulary changes the meaning. Removed, because
         # Lightning would load it again, and warn again.
         if self.corpus is not None and (state := checkpoint.pop("CorpusDataModule", {})):
@@ -320,7 +320,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
     def readings(self, stage: str, nats: Tensor) -> dict[str, float]:
         """Return mean nats in the units of the text, and as "loss", the name in other tools."""
         size = self.corpus.bytes_per_token(stage) if self.corpus else None
-        return {"loss": nats.item(), **readings(nats.item(), self.unit, size)}
+        return {"loss": nats.item(), **convert_nats(nats.item(), self.unit, size)}
 
     @property
     def seconds(self) -> float:

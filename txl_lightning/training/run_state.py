@@ -3,18 +3,18 @@
 Lightning restores weights, optimizer, schedule, scaler, counts of steps, and its own callbacks. The
 text's vocabulary and fingerprint are CorpusDataModule's, and are only compared. All else is a
 `RunState`. In training, the module, its `memory_bank`, the loader and the callbacks of `OWNERS`
-have its values, and `capture` adds them to a checkpoint. A resume happens in this order:
+have its values, and `capture_state` adds them to a checkpoint. A resume happens in this order:
 
 1. `find_start` (start.py) loads a checkpoint, whose settings of model and text count unless others
    are given. `AtomicCheckpointIO` gives it to Lightning.
 2. `setup` of model and callbacks.
-3. `prepare`, called by `LanguageModel.on_load_checkpoint`, Lightning's first hook with a
+3. `prepare_resume`, called by `LanguageModel.on_load_checkpoint`, Lightning's first hook with a
    checkpoint. It sets what decides whether and how long training goes on, and changes what
    Lightning loads next.
 4. Lightning restores weights and callbacks, calls `on_fit_start` (with fsdp2 before 3), restores
    loops and optimizer, and starts training if a step is left.
 5. `on_train_start` of the callbacks in their order (`ORDER` in cli.py): TimeBudget goes on in its
-   plan; TrainingStateCheckpoint calls `restore`, the last that may change random numbers;
+   plan; TrainingStateCheckpoint calls `restore_state`, the last that may change random numbers;
    LastCheckpoint runs a validation that is due.
 6. `LanguageModel.on_train_start`: settings of the optimizer that are given now.
 """
@@ -106,7 +106,7 @@ def list_our_classes(kind: type) -> list[str]:
     return [each.__name__ for each in kind.__mro__ if each.__module__.startswith("txl_lightning.")]
 
 
-def capture(trainer: Trainer, module: LightningModule, checkpoint: State) -> None:
+def capture_state(trainer: Trainer, module: LightningModule, checkpoint: State) -> None:
     """Add the state of a run to a checkpoint of Lightning's; all ranks call it together.
 
     After an exception on one rank, it alone calls it, and saves no state of the others.
@@ -191,10 +191,10 @@ def drop_format_2(checkpoint: State, state: RunState) -> None:
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 
 
-def prepare(trainer: Trainer, module: LightningModule, checkpoint: State) -> RunState:
+def prepare_resume(trainer: Trainer, module: LightningModule, checkpoint: State) -> RunState:
     """Before Lightning loads anything: set what training starts by, change what Lightning loads.
 
-    Returns the state, for `restore`. The module has its precision, and so will the average.
+    Returns the state, for `restore_state`. The module has its precision, and so will the average.
     """
     state = read_state(checkpoint)
     drop_format_2(checkpoint, state)
@@ -242,7 +242,7 @@ def adapt_callbacks(trainer: Trainer, saved: State) -> None:
             saved |= {each.state_key: best} if best else {}
 
 
-def restore(state: RunState, trainer: Trainer, module: LightningModule) -> None:
+def restore_state(state: RunState, trainer: Trainer, module: LightningModule) -> None:
     """After Lightning's part, and as the last before training that may draw random numbers: restore
     memory, random numbers, running mean and position in the text."""
     warn_of_changes(state, describe_rounding(trainer, module))

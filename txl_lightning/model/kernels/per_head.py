@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..memory import KeysValues, Mask, split
+from ..memory import KeysValues, Mask, split_keys_values
 from ..parts import multiply_heads, refuse_second_derivative
 from ..positions import DistanceTerms, shift, unshift
 
@@ -79,7 +79,7 @@ def attend_in_place(q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: 
     n_state = k_HBSK.size(2)
     out_HBLK = torch.empty_like(content_HBLK)
     n_score = TILE_SCORES.get(q_BLHK.device.type, TILE_SCORES["elsewhere"])
-    for tile in tiles(content_HBLK, n_state, n_score):
+    for tile in plan_tiles(content_HBLK, n_state, n_score):
         shape = (*content_HBLK[tile].shape[:3], n_state)
         score_HBLS = WORKSPACE.get("scores", shape, content_HBLK)
         write_scores_(score_HBLS, operands, tile, mask)
@@ -107,7 +107,7 @@ def make_operands(q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms) -> Opera
         q_HBLK if bias_HK is None else q_HBLK + bias_HK[:, None, None]
         for bias_HK in (terms.u_HK, terms.v_HK)
     )
-    states = (x_BSHK.permute(2, 0, 1, 3) for x_BSHK in split(kv))
+    states = (x_BSHK.permute(2, 0, 1, 3) for x_BSHK in split_keys_values(kv))
     return Operands(*queries, *states, terms)
 
 
@@ -159,7 +159,7 @@ class Attention(torch.autograd.Function):
         out_HBLK = torch.empty_like(tensors[0]).permute(2, 0, 1, 3)
         weight_HBLS = out_HBLK.new_empty(H, B, L, operands.k_HBSK.size(2))
         kept_HBLS = torch.empty_like(weight_HBLS, dtype=torch.bool) if ctx.dropatt else None
-        for tile in training_tiles(weight_HBLS):
+        for tile in plan_training_tiles(weight_HBLS):
             write_scores_(weight_HBLS[tile], operands, tile, mask)
             weight_XLS = view_matrices(weight_HBLS[tile])
             torch.softmax(weight_XLS, dim=-1, out=weight_XLS)
@@ -179,7 +179,7 @@ class Attention(torch.autograd.Function):
         gradients = Gradients(*tensors)
         scale = d_out_BLHK.size(-1) ** -0.5
         d_out_HBLK = d_out_BLHK.permute(2, 0, 1, 3).contiguous()
-        for tile in training_tiles(weight_HBLS):
+        for tile in plan_training_tiles(weight_HBLS):
             weight_XLS, d_out_XLK = (view_matrices(x[tile]) for x in (weight_HBLS, d_out_HBLK))
             value_XKS = operands.value_HBSK[tile].flatten(0, 1).mT
             # Over sqrt(K): so are the gradients of the scores, and all that follow from them.
@@ -214,7 +214,7 @@ def restore_operands(
     return make_operands(q_BLHK, kv_BS2HK, terms)
 
 
-def tiles(q_HBLK: Tensor, n_state: int, n_score: int) -> Iterator[Tile]:
+def plan_tiles(q_HBLK: Tensor, n_state: int, n_score: int) -> Iterator[Tile]:
     """Yield heads and rows computed at once: all rows of some heads, or some rows of one head.
 
     A tile has one matrix for every core, and about n_score scores.
@@ -231,11 +231,11 @@ def tiles(q_HBLK: Tensor, n_state: int, n_score: int) -> Iterator[Tile]:
             yield slice(head, head + n_head), slice(row, row + n_row)
 
 
-def training_tiles(score_HBLS: Tensor) -> Iterator[Tile]:
+def plan_training_tiles(score_HBLS: Tensor) -> Iterator[Tile]:
     # A CPU converts half precision for each product, so that few large ones are faster.
     if score_HBLS.itemsize == 2:
         return iter([(slice(None), slice(None))] if score_HBLS.numel() else [])
-    return tiles(score_HBLS, score_HBLS.size(-1), THREAD_SCORES * torch.get_num_threads())
+    return plan_tiles(score_HBLS, score_HBLS.size(-1), THREAD_SCORES * torch.get_num_threads())
 
 
 class Gradients:

@@ -6,7 +6,7 @@ B rows   L queries   S visible states   H heads   K head width   T = S + 1 dista
 from torch import Tensor, arange, einsum
 from torch.nn import functional as F
 
-from ..memory import KeysValues, Mask, split
+from ..memory import KeysValues, Mask, split_keys_values
 from ..positions import DistanceTerms
 
 
@@ -14,20 +14,21 @@ def attend(
     q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: Mask, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
-    k_BSHK, value_BSHK = split(kv)
+    k_BSHK, value_BSHK = split_keys_values(kv)
     terms = terms.complete(k_BSHK.size(1))
-    weight_BHLS = F.dropout(weights(q_BLHK, k_BSHK, terms, mask.mask_BLS), dropatt)
+    weight_BHLS = F.dropout(weigh_states(q_BLHK, k_BSHK, terms, mask.mask_BLS), dropatt)
     return einsum("bhls,bshk->blhk", weight_BHLS, value_BSHK)
 
 
-def weights(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor) -> Tensor:
+def weigh_states(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms, mask_BLS: Tensor) -> Tensor:
     """Masked-Softmax(A / sqrt(K))."""
-    score_BHLS = content(q_BLHK, k_BSHK, terms) + distance(q_BLHK, k_BSHK.size(1), terms)
+    score_BHLS = score_content(q_BLHK, k_BSHK, terms)
+    score_BHLS = score_BHLS + score_distances(q_BLHK, k_BSHK.size(1), terms)
     score_BHLS = score_BHLS / q_BLHK.size(-1) ** 0.5
     return score_BHLS.masked_fill(~mask_BLS[:, None], float("-inf")).softmax(dim=-1)
 
 
-def content(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms) -> Tensor:
+def score_content(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms) -> Tensor:
     """Return (a) q.k + (c) u.k."""
     score_BHLS = einsum("blhk,bshk->bhls", q_BLHK, k_BSHK)
     if terms.u_HK is not None:
@@ -35,7 +36,7 @@ def content(q_BLHK: Tensor, k_BSHK: Tensor, terms: DistanceTerms) -> Tensor:
     return score_BHLS
 
 
-def distance(q_BLHK: Tensor, n_state: int, terms: DistanceTerms) -> Tensor:
+def score_distances(q_BLHK: Tensor, n_state: int, terms: DistanceTerms) -> Tensor:
     """Return (b) q.r + (d) v.r, or the number b that replaces v.r."""
     index_LS = index_of_distance(q_BLHK.size(1), n_state, q_BLHK.device)
     score_BHLS = q_BLHK.new_zeros(())

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..memory import KeysValues, Mask, split
+from ..memory import KeysValues, Mask, split_keys_values
 from ..parts import refuse_second_derivative
 from ..positions import DistanceTerms, shift
 
@@ -28,7 +28,7 @@ def attend(
     q_BLHK: Tensor, kv: KeysValues, terms: DistanceTerms, mask: Mask, dropatt: float
 ) -> Tensor:
     """Softmax of (a) + (b) + (c) + (d) over sqrt(K), times the values: out_BLHK."""
-    k_BSHK, value_BSHK = split(kv)
+    k_BSHK, value_BSHK = split_keys_values(kv)
     terms = terms.complete(k_BSHK.size(1))
     query_BLHK, score_BHLS = make_operands(q_BLHK, terms, mask.mask_BLS)
     K = q_BLHK.size(-1)
@@ -77,10 +77,10 @@ def score_distances(
 def multiply_distances(near_HYK: Tensor, r_THK: Tensor | None, b_TH: Tensor | None) -> Tensor:
     """Return (b) + (d) over sqrt(K) for each distance: score_HYW."""
     scale = near_HYK.size(-1) ** -0.5
-    b_H1W = None if b_TH is None else widen(b_TH).t()[:, None] * scale
+    b_H1W = None if b_TH is None else widen_distances(b_TH).t()[:, None] * scale
     if r_THK is None:
         return b_H1W.expand(-1, near_HYK.size(1), -1)
-    operands = near_HYK, widen(r_THK).permute(1, 2, 0)
+    operands = near_HYK, widen_distances(r_THK).permute(1, 2, 0)
     if torch.compiler.is_compiling():
         score_HYW = torch.bmm(*operands) * scale
     else:
@@ -99,7 +99,7 @@ class Distances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         near_HYK, r_THK, b_TH, mask_BLS = inputs
-        r_WHK = widen(r_THK)
+        r_WHK = widen_distances(r_THK)
         ctx.save_for_backward(near_HYK, r_WHK)
         ctx.shape = mask_BLS.shape
         return score_distances(near_HYK, r_WHK, b_TH, mask_BLS)
@@ -121,7 +121,7 @@ class Distances(torch.autograd.Function):
         return d_near_HYK, d_r_HWK.transpose(0, 1)[: S + 1], d_b_TH, None
 
 
-def widen(x_TX: Tensor) -> Tensor:
+def widen_distances(x_TX: Tensor) -> Tensor:
     """Append distances that no state has, where a device would multiply slowly: x_WX."""
     n_pad = -x_TX.size(0) % DISTANCE_MULTIPLES.get(x_TX.device.type, 1)
     return F.pad(x_TX, (0, 0) * (x_TX.dim() - 1) + (0, n_pad)) if n_pad else x_TX

@@ -26,7 +26,7 @@ from ...imports import list_foreign_classes, warn_if_local
 from ...runs.logger import RunLogger
 from .. import loops
 from ..ranks import gather_shards, local_part
-from ..run_state import capture, restore
+from ..run_state import capture_state, restore_state
 
 AVERAGE = "WeightAverage of txl_lightning, which resumes exactly"
 REFUSED = {
@@ -205,7 +205,7 @@ class TrainingStateCheckpoint(Callback):
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         refuse_different_starts(trainer, module)
         if module.loaded_state is not None:
-            restore(module.loaded_state, trainer, module)
+            restore_state(module.loaded_state, trainer, module)
             module.loaded_state = None
         elif trainer.global_rank:
             # With equal random numbers, ranks would drop the same units of different rows.
@@ -242,7 +242,7 @@ class TrainingStateCheckpoint(Callback):
             for logger in trainer.loggers:
                 if isinstance(logger, RunLogger):
                     logger.flush_to_disk()
-        capture(trainer, module, checkpoint)
+        capture_state(trainer, module, checkpoint)
 
 
 def refuse_schedulers(trainer: Trainer) -> None:
