@@ -213,7 +213,8 @@ def test_cache_is_unchanged_by_later_caches(make_net):
 @torch.inference_mode()
 def test_cache_rows_are_chosen_and_repeated(make_net, documents):
     net = make_net(mem_len=9)
-    tokens, following, index = *torch.randint(11, (2, 4, 8)), torch.tensor([2, 0, 2, 1])
+    tokens, following = torch.randint(11, (2, 4, 8))
+    index = torch.tensor([2, 0, 2, 1])
     doc_pos = document_positions(8) if documents else None
     results = []
     for reader in (Reader(net), net):

@@ -142,6 +142,7 @@ def test_a_planned_run_ends_after_its_passes(accepted, text_file, monkeypatch, o
     words = f"--data.path={text_file}", "--data.vocab=bytes", *NETWORK
     lines = accepted("fit", *words, *options, "--data.batch_size=32").err.splitlines()
     assert lines[1].startswith("why: a CPU, 5 min, ")
+    assert "read it 4 times, before the minutes are over, at about" in lines[1]
     assert lines[0].endswith("; 5 min, at most 4 passes over the text")
     run = json.loads(Path("runs/version_0/run.json").read_text())
     assert 3.5 * 5400 < run["tokens"] < 6 * 5400
@@ -321,6 +322,19 @@ def test_fit_without_a_text_is_refused_with_what_to_give(refused, words):
     expected = "--data.path my.txt, --data.corpus NAME or --config quickstart"
     start = f"data.path: missing; expected {expected} (first: txl-lightning quickstart)"
     assert (code, line) == (2, start)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--data.pth=a.txt", "unknown option --data.pth; did you mean --data.path?"),
+        ("--config={data: {pth: a.txt}}", "data.pth: unknown key; did you mean data.path?"),
+        ("a.txt", "unknown word a.txt; did you mean --data.path a.txt?"),
+    ],
+)
+def test_a_misspelt_option_for_the_text_is_named_before_the_text_is_missed(refused, words, line):
+    code, shown = refused("fit", words)
+    assert (code, shown.endswith(line)) == (2, True), shown
 
 
 def test_text_is_given_by_a_config_of_any_form_or_by_the_checkpoints_run(

@@ -137,9 +137,9 @@ class TxlCLI(LightningCLI):
         """Return the settings of the recipe and of the checkpoint, below what is given."""
         self.is_new_text = False
         self.checkpoint = found = self.find_checkpoint()
-        if found is None or not found.data_settings:
-            require_text(self.given)
         saved = [self.adopt_checkpoint(found)] if found else []
+        if found is None or not found.data_settings:
+            require_text(self.given, self.parser)
         self.recipe = find_recipe(self.given, self.parser, saved) if self.command == "fit" else None
         layers = [self.recipe] if self.recipe else []
         return [*layers, *saved]

@@ -23,7 +23,7 @@ from ..model.config import CLASS, find_config_class
 from .loops import check_least_steps, refuse_callbacks_by_epoch
 from .module import LanguageModel
 from .optimizers import OptimConfig, check_end
-from .settings import Given
+from .settings import Given, Resolved, parse
 
 Resume = Literal["auto", "must", "never"]
 RUNS = "runs"
@@ -244,9 +244,11 @@ def names_text(given: Given) -> bool:
     return given.names(*(f"data.{name}" for name in TEXT_NAMES))
 
 
-def require_text(given: Given) -> None:
-    """Refuse options and configs that name no text."""
+def require_text(given: Given, parser: Parser | None = None) -> None:
+    """Refuse options and configs that name no text; a parser refuses a misspelt option before."""
     if not names_text(given):
+        if parser:
+            parse(parser, Resolved(given, []))
         expected = "--data.path my.txt, --data.corpus NAME or --config quickstart"
         raise ValueError(f"data.path: missing; expected {expected} (first: {PROGRAM} quickstart)")
 

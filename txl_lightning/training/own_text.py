@@ -319,17 +319,21 @@ def explain_size(text: Text, device: Device, settings: Namespace) -> str:
     )
     found = f"{format_millions(size)} parameters"
     if device.rate is not None:
-        found += describe_reading(network, text, device, minutes)
+        found += describe_reading(network, text, device, settings)
     larger = [each for each in LADDER if count_parameters(each, text.n_vocab) > size]
     limit = find_limit(larger[0], text, device, minutes) if larger else None
     return f"why: {reasons}: {found}{f'; {limit}' if limit else ''}"
 
 
-def describe_reading(network: Network, text: Text, device: Device, minutes: float) -> str:
+def describe_reading(network: Network, text: Text, device: Device, settings: Namespace) -> str:
     """Return how much of the text is read, at the speed that is expected."""
+    minutes = settings.plan.minutes
+    most = settings.trainer.max_epochs
     speed = float(f"{reckon_speed(network, text.n_vocab, device):.2g}")
     n_pass = count_passes(network, text, device, minutes)
     reads = f" read it {n_pass:,.1f} times"
+    if 0 <= most < n_pass:
+        reads = f" read it {most:,} times, before the minutes are over,"
     if n_pass < 0.95:
         whole = f"--plan.minutes {math.ceil(minutes / n_pass):,}"
         reads = f" read {100 * n_pass:.2g} % of it ({whole} for one pass)"
