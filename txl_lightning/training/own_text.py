@@ -1,9 +1,9 @@
 """Defaults of fit on a text, a store or ids of one's own: a recipe by the text, the device and the
 minutes.
 
-docs/engineering-log.md has the table of the two small networks ("Which settings make the best
-model"), within 2 % of the best measured; larger ones are reckoned (network_size.py). Options and
-configs override each part; a config that sets a network or an optimizer has a recipe of its own.
+The two small networks were within 1 % of the best measured (docs/engineering-log.md, "Which
+settings make the best model"). Larger ones are reckoned (network_size.py). Options and configs
+override each part. With a config that sets a network or an optimizer, there is no recipe.
 """
 
 import math
