@@ -57,9 +57,11 @@ class RecurrentMemoryTransformer(UnitNetwork):
 
     def __init__(self, config: RecurrentMemoryTransformerConfig) -> None:
         super().__init__(config, norm=nn.RMSNorm(config.d_model, eps=1e-6))
-        self.position_UD = nn.Parameter(0.02 * torch.randn(config.unit_len, config.d_model))
-        self.reading_RD = nn.Parameter(0.02 * torch.randn(config.n_memory, config.d_model))
-        self.writing_RD = nn.Parameter(0.02 * torch.randn(config.n_memory, config.d_model))
+        # As wide as embeddings of tokens begin, so that memory tokens differ from each other.
+        std = config.d_model**-0.5
+        self.position_UD = nn.Parameter(std * torch.randn(config.unit_len, config.d_model))
+        self.reading_RD = nn.Parameter(std * torch.randn(config.n_memory, config.d_model))
+        self.writing_RD = nn.Parameter(std * torch.randn(config.n_memory, config.d_model))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
 
     def empty_state(self, batch_size: int) -> State:
