@@ -118,10 +118,11 @@ def format_table(rows: Rows) -> str:
 def draw_figure(path: Path, title: str, *inches: float, **settings: Any) -> Iterator[Any]:
     """Yield axes, and write them with a title, settings as xlabel, and a legend below the panel.
 
-    The curves have STYLES in turn.
+    The curves have STYLES in turn, first with solid and then with dashed lines.
     """
     with open_figure(path, inches=inches or None) as (axes,):
-        axes.set_prop_cycle(color=COLOURS, marker=[style["marker"] for style in STYLES])
+        cycle = [style | {"linestyle": line} for line in ("-", "--") for style in STYLES]
+        axes.set_prop_cycle(**{key: [style[key] for style in cycle] for key in cycle[0]})
         yield axes
         axes.set(**settings)
         axes.figure.suptitle(title, fontsize=11)

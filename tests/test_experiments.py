@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments import results
 from experiments.novels import run as novels
 from experiments.novels import texts
 from experiments.speed import steps
@@ -169,3 +170,12 @@ def test_sqlites_source_is_extracted_and_another_text_is_refused(monkeypatch, tm
     monkeypatch.setattr(stop_gradient_texts, "CHECKSUM", checksum)
     stop_gradient_texts.extract_sqlite(tmp_path / "source.tar.gz", target)
     assert target.read_bytes() == text.read_bytes()
+
+
+def test_curves_of_one_picture_differ_in_colour_marker_or_line(tmp_path):
+    with results.draw_figure(tmp_path / "picture.png", "Ten curves") as axes:
+        for height in range(10):
+            axes.plot([0, 1], [height, height])
+    curves = axes.get_lines()
+    looks = {(each.get_color(), each.get_marker(), each.get_linestyle()) for each in curves}
+    assert len(looks) == 10
