@@ -34,8 +34,10 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 
-program, tensors = torch.export.load("model.pt2").module(), load_file(sys.argv[1])
-memory, filled = tensors["memory"], tensors["filled"]
+program = torch.export.load("model.pt2").module()
+tensors = load_file(sys.argv[1])
+memory = tensors["memory"]
+filled = tensors["filled"]
 results = {}
 for n in range(len(tensors) - 2):
     results[f"logits {n}"], memory, filled = program(tensors[f"tokens {n}"], memory, filled)
