@@ -13,7 +13,7 @@ import pytest
 
 from experiments import compressors
 from experiments.results import Scores, load_records
-from experiments.test_time import compressed, figures, sizes, texts
+from experiments.test_time import compressed, figures, run, sizes, texts
 from experiments.test_time.ways import LEARNING, SEGMENT, WAYS, count_operations
 from txl_lightning import TransformerXLConfig, stream_nats
 from txl_lightning.data.sources import DataConfig
@@ -54,6 +54,42 @@ def test_every_way_is_made_of_ways_that_are_chosen_before_it():
     names = [*WAYS]
     for name, way in WAYS.items():
         assert all(names.index(each) < names.index(name) for each in way.of)
+
+
+BEST_RATES = {32: 0.2, 16: 0.05, 8: 0.025}
+
+
+def choose_from(nats_of_length):
+    """Return what is chosen where each length has a best rate, and a decay of 0.001 is best."""
+    tried = []
+
+    def nats_of(tgt_len, rate, decay=0.0):
+        tried.append(tgt_len)
+        off = abs(np.log2(rate / BEST_RATES[tgt_len])) + abs(decay - 0.001)
+        return nats_of_length[tgt_len] + 0.01 * off
+
+    way = WAYS["steps in shorter segments"]
+    return run.choose_length(nats_of, way, fast=False), {*tried}
+
+
+@pytest.mark.parametrize(
+    ("nats", "expected", "tried"),
+    [
+        ({32: 3.0, 16: 2.9, 8: 2.8}, 8, {32, 16, 8}),
+        ({32: 3.0, 16: 2.9, 8: 2.95}, 16, {32, 16, 8}),
+        ({32: 3.0, 16: 3.1, 8: 2.8}, 32, {32, 16}),
+    ],
+)
+def test_segments_are_halved_until_nats_rise_each_with_its_own_rate(nats, expected, tried):
+    best = {"tgt_len": expected, "rate": BEST_RATES[expected], "decay": 0.001}
+    assert choose_from(nats) == (best, tried)
+
+
+def test_work_of_shorter_segments_has_the_keys_of_the_memory_in_each_of_them(net):
+    # Keys and values of 128 states come for 64 tokens, or for 16.
+    of_states = [4 * 2 * D**2 * 128 / length for length in (64, 16)]
+    longer, shorter = (count(net, tgt_len=length, rate=0.1) for length in (64, 16))
+    assert shorter - longer >= of_states[1] - of_states[0]
 
 
 def test_another_text_than_was_chosen_is_refused(tmp_path):
@@ -159,7 +195,7 @@ def test_points_of_ways_are_joined_by_no_line_and_a_compressor_is_a_gray_one():
     figures.plot_compressors(axes, figures.list_compressed(records), "python_source")
     assert drawn.count("none") == len(figures.FAMILIES)
     assert drawn[-1] == (1.5, "gray", "PPMd alone")
-    assert {"2,000", "all weights", "last layer", "norms", "256"} <= set(drawn)
+    assert {"2,000", "all weights", "last layer", "norms", "256", "shorter segments"} <= set(drawn)
 
 
 def make_compressed(when, **bits):
@@ -214,8 +250,8 @@ def test_the_table_by_quarter_has_the_effect_of_each_part_of_each_text():
         "+0.000, 0 of 3",
         "+0.083, 2 of 3",
     ]
-    assert len(quarters) == 1 + 2 * len(figures.TEXTS)
-    few = {key: each for key, each in records.items() if not key.startswith("steps of all")}
+    assert len(quarters) == 1 + len(figures.QUARTERED) * len(figures.TEXTS)
+    few = {key: each for key, each in records.items() if not key.startswith("steps ")}
     assert len(figures.list_quarters(few)) == 1
 
 

@@ -29,7 +29,7 @@ TEXTS = {
 FAMILIES = {
     "longer memory": ("static", "memory of "),
     "cache": ("cache of ",),
-    "steps": ("steps of ",),
+    "steps": ("steps of ", "steps in "),
     "RMS steps": ("RMS steps of ",),
     "cache and steps": ("cache and steps",),
     "cache and RMS steps": ("cache and RMS steps",),
@@ -53,11 +53,24 @@ CONTRASTS = {
     "cache and RMS steps against the cache": ("cache and RMS steps", "cache of 20,000"),
     "cache and RMS steps against RMS steps": ("cache and RMS steps", "RMS steps of all weights"),
     "cache and RMS steps against cache and steps": ("cache and RMS steps", "cache and steps"),
+    "cache of 20,000 against steps in shorter segments": (
+        "cache of 20,000",
+        "steps in shorter segments",
+    ),
+    "steps in shorter segments against steps of all weights": (
+        "steps in shorter segments",
+        "steps of all weights",
+    ),
+    "cache and steps in shorter segments against cache and steps": (
+        "cache and steps in shorter segments",
+        "cache and steps",
+    ),
 }
 """First the way that shall need less, in the order of the hypotheses."""
 QUARTERED = {
-    f"{cache} against steps of all weights": (cache, "steps of all weights")
+    f"{cache} against {steps}": (cache, steps)
     for cache in ("cache of 20,000", "cache of 2,000")
+    for steps in ("steps of all weights", "steps in shorter segments")
 }
 """What is compared by the place in a text."""
 COMPRESSORS = {"ppmd": "PPMd", "zpaq": "zpaq -m5"}
@@ -69,8 +82,10 @@ FRONT = (
     "cache of 2,000",
     "cache of 20,000",
     "steps of all weights",
+    "steps in shorter segments",
     "RMS steps of all weights",
     "cache and steps",
+    "cache and steps in shorter segments",
     *(f"{name} {when}" for when in COMPRESSED.values() for name in COMPRESSORS.values()),
 )
 """Ways, and all compressors, on the page of the study."""
@@ -238,10 +253,10 @@ def draw(records: Records, folder: Path) -> None:
 def plot_ways(axes: Any, points: Points) -> None:
     for family, ways in points.items():
         results.plot_seeds(axes, dict(ways.values()), label=family, linestyle="none")
-        named = [name for name in ways if family in NAMED and " of " in name]
+        named = [name for name in ways if family in NAMED and name != "static"]
         for name in named:
             work, bits = ways[name]
-            label = name.split(" of ")[1].removeprefix("the ")
+            label = name.split(maxsplit=2)[2].removeprefix("the ")
             place = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": "small"}
             axes.annotate(label, (work, fmean(bits.values())), **place)
 

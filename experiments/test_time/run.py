@@ -5,14 +5,17 @@ before: its results have their rate. Everything is chosen with seed 0 on validat
 compressors read the same bytes.
 """
 
+import math
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from experiments import common
 from experiments.stop_gradient import run as stop_gradient
 from experiments.test_time import compressed, sizes
 from experiments.test_time.texts import PARTS, find_text
-from experiments.test_time.ways import SEGMENT, WAYS, count_operations
+from experiments.test_time.ways import SEGMENT, WAYS, Way, count_operations
 
 SEEDS = (1, 2, 3, 4, 5)
 TUNING_SEED = 0
@@ -78,16 +81,38 @@ def choose(args: Namespace, name: str) -> dict[str, Any]:
 
     if way.has_cache:
         options |= choose_cache(args, run, options)
-    if way.first_rate:
-        rate, _ = common.search_rate(lambda rate: nats_of(rate=rate), way.first_rate, args.fast)
-        decays = {decay: nats_of(rate=rate, decay=decay) for decay in DECAYS}
-        decays[0.0] = tried[f"rate {rate:g}"]
-        options |= {"rate": rate, "decay": min(decays, key=decays.__getitem__)}
+    if way.lengths:
+        options |= choose_length(nats_of, way, args.fast)
+    elif way.first_rate:
+        options |= choose_steps(nats_of, way, args.fast)[0]
     best = min(tried.values()) if tried else nats_of()
     ids_N = run.store.ids("val")[: FAST_TOKENS if args.fast else FILLED]
     operations = count_operations(run.net.eval(), ids_N, options)
     fields = {"kind": "chosen", "way": name, "options": options, "val": best, "tried": tried}
     return fields | {"operations": operations, "text": run.text}
+
+
+def choose_length(nats_of: Callable[..., float], way: Way, fast: bool) -> dict[str, float]:
+    """Return the length of segments whose nats are fewest, with its rate and decay."""
+    best: dict[str, float] = {}
+    fewest = math.inf
+    for length in way.lengths[: 1 if fast else None]:
+        steps, nats = choose_steps(partial(nats_of, tgt_len=length), way, fast)
+        if nats >= fewest:
+            break
+        best = {"tgt_len": length} | steps
+        fewest = nats
+    return best
+
+
+def choose_steps(
+    nats_of: Callable[..., float], way: Way, fast: bool
+) -> tuple[dict[str, float], float]:
+    """Return the rate, and with it the decay, of the fewest nats; and the nats."""
+    rate, tried = common.search_rate(lambda rate: nats_of(rate=rate), way.first_rate, fast)
+    decays = {0.0: tried[rate]} | {decay: nats_of(rate=rate, decay=decay) for decay in DECAYS}
+    decay = min(decays, key=decays.__getitem__)
+    return {"rate": rate, "decay": decay}, decays[decay]
 
 
 def choose_cache(

@@ -20,6 +20,7 @@ from txl_lightning.model.adaptation import Adaptation
 
 SEGMENT = 64
 RMS_TOKENS = 20_000
+SHORTER = (32, 16, 8)
 LEARNING = {"all weights": None, "the last layer": "layers.3.*,final_norm*", "norms": "*norm*"}
 COUNTED = 20
 """Segments whose operations are counted."""
@@ -32,6 +33,8 @@ class Way:
     options: Mapping[str, Any] = field(default_factory=dict)
     first_rate: float | None = None
     """The rate that is tried first, if one is chosen."""
+    lengths: tuple[int, ...] = ()
+    """Tokens of a segment that are tried in turn with rates of their own, until the nats rise."""
     of: tuple[str, ...] = ()
     """Ways whose chosen options this one has."""
 
@@ -58,6 +61,10 @@ WAYS = (
     | {
         "cache and steps": Way(of=("cache of 20,000", "steps of all weights")),
         "cache and RMS steps": Way(of=("cache of 20,000", "RMS steps of all weights")),
+        "steps in shorter segments": Way(first_rate=0.05, lengths=SHORTER),
+        "cache and steps in shorter segments": Way(
+            of=("cache of 20,000", "steps in shorter segments")
+        ),
     }
 )
 
@@ -89,9 +96,9 @@ def count_operations(net: Network, ids_N: np.ndarray, options: Mapping[str, Any]
     names = Adaptation.__dataclass_fields__
     adapted = {name: options[name] for name in options if name in names and name != "rms_tokens"}
     lengths = {name: options[name] for name in options if name not in names}
-    how = Protocol(tgt_len=SEGMENT, adaptation=Adaptation(**adapted), **lengths)
+    how = Protocol(**{"tgt_len": SEGMENT} | lengths, adaptation=Adaptation(**adapted))
     parts = score_text(net, TextTokens(ids_N), how)
-    n_before = max(-(-len(ids_N) // SEGMENT) - COUNTED, 0)
+    n_before = max(-(-len(ids_N) // how.tgt_len) - COUNTED, 0)
     for _ in islice(parts, n_before):
         pass
     with FlopCounterMode(display=False, custom_mapping=UNKNOWN) as counter:
