@@ -139,12 +139,17 @@ def plot_seeds(axes: Any, line: Mapping[Any, BySeed], **style: Any) -> None:
 
 
 def list_repeats(pairs: Mapping[str, tuple[BySeed, BySeed]]) -> Rows:
-    """Return a row for each training that was repeated: its value before, and again."""
-    rows = [["trained once more", "seed", "before", "again", "difference"]]
+    """Return a row for each training that was repeated: its means before and again, by its seeds.
+
+    The difference is that of the seed which changed most.
+    """
+    rows = [["trained once more", "seeds", "before", "again", "largest difference"]]
     for name, (before, again) in pairs.items():
-        for seed, value in again.items():
-            difference = f"{value - before[seed]:+.4f}"
-            rows.append([name, f"{seed}", f"{before[seed]:.4f}", f"{value:.4f}", difference])
+        if again:
+            seeds = ", ".join(str(seed) for seed in again)
+            means = (statistics.fmean(each[seed] for seed in again) for each in (before, again))
+            changed = max((again[seed] - before[seed] for seed in again), key=abs)
+            rows.append([name, seeds, *(f"{mean:.4f}" for mean in means), f"{changed:+.4f}"])
     return rows
 
 

@@ -179,3 +179,9 @@ def test_curves_of_one_picture_differ_in_colour_marker_or_line(tmp_path):
     curves = axes.get_lines()
     looks = {(each.get_color(), each.get_marker(), each.get_linestyle()) for each in curves}
     assert len(looks) == 10
+
+
+def test_a_repeated_training_has_its_means_and_the_difference_of_the_seed_that_changed_most():
+    before = {1: 1.0, 2: 2.0, 3: 4.0}
+    rows = results.list_repeats({"a": (before, {2: 1.5, 3: 4.25}), "b": (before, {})})
+    assert rows[1:] == [["a", "2, 3", "3.0000", "2.8750", "-0.5000"]]
