@@ -295,3 +295,20 @@ def test_a_seed_reaches_the_weights_and_the_words():
         texts.add(found.text)
         nats.add(found.nats)
     assert len(texts) == len(nats) == 2
+
+
+@pytest.mark.parametrize(("words", "longest"), [("S3", 64), ("S3, short words", 8)])
+def test_short_words_are_those_of_training_and_validation_alone(monkeypatch, words, longest):
+    drawn = {}
+    monkeypatch.setattr(run, "train", lambda net, arm, optim, segments, updates: [0.0])
+    monkeypatch.setattr(
+        run,
+        "measure_nats",
+        lambda net, arm, segments, count: drawn.update(
+            n_token=1 + max(each.doc_pos_BL.max().item() for each in islice(segments, 500))
+        ),
+    )
+    args = Namespace(fast=False)
+    run.train_arm(args, words, "LSTM, 1 layer", 1, 1e-3)
+    assert drawn["n_token"] == longest * 4
+    assert run.choose_sizes(args, words).longest == 64

@@ -12,8 +12,8 @@ SHOWN = (1, 2, 3, 4, 8, 16, 32, 64)
 KNOWN = 0.9
 """Share of right states in a segment up to which it counts as known."""
 SAME_SHARE = 5  # percent of the states
-GROUPS = {"S3": 6, "A5": 60, "Z60": 60}
-"""Number of elements; a guess is right with 1 / number."""
+GROUPS = {"S3": 6, "S3, short words": 6, "A5": 60, "Z60": 60}
+"""Number of elements by the kind of words; a guess is right with 1 / number."""
 DRAWN = (
     "Transformer-XL, 2 layers",
     "Transformer-XL, 4 layers",

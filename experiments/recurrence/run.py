@@ -1,12 +1,12 @@
 """Is a segment memory recurrence: how far into a word does a network know the product so far?
 
-Group by group, and in each of them seed by seed, so that what is finished is balanced.
+Kind of words by kind, and in each of them seed by seed, so that what is finished is balanced.
 """
 
 from argparse import Namespace
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -36,8 +36,6 @@ SEEDS = (1, 2, 3, 4, 5)
 TUNING_SEED = 0
 FIRST_RATE = 4e-3
 """The rate that is tried first, with that of the matrices twice as high."""
-UPDATES = {"S3": 1500, "A5": 4500, "Z60": 4500}
-"""Of each training by group: 60 elements have 3,600 products."""
 OF_ALL_GROUPS = (
     "LSTM, 1 layer",
     "Transformer-XL, 2 layers",
@@ -46,6 +44,17 @@ OF_ALL_GROUPS = (
     "Gated DeltaNet",
 )
 """The other arms have words of S3 alone."""
+OF_SHORT_WORDS = (
+    "LSTM, 1 layer",
+    "Transformer-XL, 2 layers",
+    "Transformer-XL, 4 layers",
+    "Transformer-XL, 8 layers",
+    "Transformer-XL, 4 layers, gradient 4",
+    "RMT, gradient 4",
+    "Gated DeltaNet, eigenvalues from -1",
+    "Gated DeltaNet",
+    "LSTM, 2 layers",
+)
 N_POINT = 20
 """Points of the recorded curve of a training."""
 
@@ -91,37 +100,58 @@ class Trained:
         return {"steps": [len(self.curve)], column: [self.nats]}
 
 
+class Words(NamedTuple):
+    """Words of a group, and how networks are trained on them."""
+
+    group: str
+    updates: int
+    arms: tuple[str, ...]
+    trained: int = 64
+    """Segments of the longest word of training."""
+
+
+WORDS = {
+    "S3": Words("S3", 1500, tuple(list_arms(FAST))),
+    "S3, short words": Words("S3", 1500, OF_SHORT_WORDS, trained=8),
+    # 60 elements have 3,600 products.
+    "A5": Words("A5", 4500, OF_ALL_GROUPS),
+    "Z60": Words("Z60", 4500, OF_ALL_GROUPS),
+}
+"""By name, in the order of training."""
+
+
 def main() -> None:
-    groups = {"nargs": "+", "choices": [*GROUPS], "default": [*GROUPS], "help": "of the words"}
+    own = {"words": {"nargs": "+", "choices": [*WORDS], "default": [*WORDS], "help": "their kinds"}}
     # The loop of training.py has no other.
-    own = {"groups": groups, "precision": {"choices": ["32-true"]}}
-    own["accelerator"] = {"choices": ["cpu"]}
+    own |= {"precision": {"choices": ["32-true"]}, "accelerator": {"choices": ["cpu"]}}
     names = [*list_arms(FAST)]
     args = common.parse_args(__file__, __doc__, SEEDS, "weights and words", names, **own)
-    for group in args.groups:
-        own = [name for name in args.only if group == "S3" or name in OF_ALL_GROUPS]
+    for words in args.words:
+        names = [name for name in args.only if name in WORDS[words].arms]
         for seed in args.seeds:
-            for name in own:
-                kind = f"{group} {name}"
-                common.measure_once(args, f"rate {kind}", choose_rate, group, name)
-                common.measure_seed(args, f"{kind} {seed}", measure, group, name, seed)
+            for name in names:
+                kind = f"{words} {name}"
+                common.measure_once(args, f"rate {kind}", choose_rate, words, name)
+                common.measure_seed(args, f"{kind} {seed}", measure, words, name, seed)
 
 
-def choose_rate(args: Namespace, group: str, name: str) -> dict[str, Any]:
-    train_with = partial(train_arm, args, group, name, TUNING_SEED)
-    return common.choose_rate(f"{group} {name}", train_with, FIRST_RATE, args.fast)
+def choose_rate(args: Namespace, words: str, name: str) -> dict[str, Any]:
+    train_with = partial(train_arm, args, words, name, TUNING_SEED)
+    return common.choose_rate(f"{words} {name}", train_with, FIRST_RATE, args.fast)
 
 
-def measure(args: Namespace, group: str, name: str, seed: int) -> dict[str, Any]:
+def measure(args: Namespace, words: str, name: str, seed: int) -> dict[str, Any]:
     """Train; return the accuracy of the state in each segment of words that were never trained."""
-    kind = f"{group} {name}"
+    kind = f"{words} {name}"
     rate = common.find_record(args, f"rate {kind}")["rate"]
-    run = train_arm(args, group, name, seed, rate)
-    sizes = choose_sizes(args, group)
+    run = train_arm(args, words, name, seed, rate)
+    sizes = choose_sizes(args, words)
     arm = list_arms(sizes)[name]
-    words = open_words(group, "test", seed, sizes.test_words, sizes.segment, [sizes.longest])
-    accuracy = measure_accuracy(run.net, arm, words, sizes.longest)
-    fields = {"kind": kind, "group": group, "arm": name, "seed": seed, "rate": rate}
+    segments = open_words(
+        WORDS[words].group, "test", seed, sizes.test_words, sizes.segment, [sizes.longest]
+    )
+    accuracy = measure_accuracy(run.net, arm, segments, sizes.longest)
+    fields = {"kind": kind, "group": words, "arm": name, "seed": seed, "rate": rate}
     fields |= {
         "limit": find_limit(arm, sizes),
         "accuracy": accuracy,
@@ -134,10 +164,11 @@ def measure(args: Namespace, group: str, name: str, seed: int) -> dict[str, Any]
     return fields | {"text": run.text}
 
 
-def train_arm(args: Namespace, group: str, name: str, seed: int, rate: float) -> Trained:
+def train_arm(args: Namespace, words: str, name: str, seed: int, rate: float) -> Trained:
     """Train an arm with a seed, which decides its weights and its words."""
-    sizes = choose_sizes(args, group)
+    sizes = choose_sizes(args, words)
     arm = list_arms(sizes)[name]
+    group = WORDS[words].group
     open_split = partial(
         open_words,
         group,
@@ -167,8 +198,10 @@ def find_limit(arm: Arm, sizes: Sizes) -> int:
     return min(n_before + arm.joined, sizes.longest)
 
 
-def choose_sizes(args: Namespace, group: str) -> Sizes:
-    return FAST if args.fast else Sizes(updates=UPDATES[group])
+def choose_sizes(args: Namespace, words: str) -> Sizes:
+    if args.fast:
+        return FAST
+    return Sizes(updates=WORDS[words].updates, trained=WORDS[words].trained)
 
 
 def thin(curve: list[float]) -> list[float]:

@@ -48,7 +48,9 @@ class Sizes:
     segment: int = 4
     """Tokens of a segment."""
     longest: int = 64
-    """Segments of the longest word."""
+    """Segments of a test word."""
+    trained: int = 64
+    """Segments of the longest word of training."""
     segments: int = 128
     """Segments in an update."""
     updates: int = 1500
@@ -59,10 +61,10 @@ class Sizes:
     @property
     def lengths(self) -> list[int]:
         """Segments of a word in training and validation: 1, 2, 4, ..."""
-        return [2**power for power in range(self.longest.bit_length())]
+        return [2**power for power in range(self.trained.bit_length())]
 
 
-FAST = Sizes(width=16, longest=4, segments=16, updates=4, validated=1, test_words=4)
+FAST = Sizes(width=16, longest=4, trained=4, segments=16, updates=4, validated=1, test_words=4)
 
 
 def open_words(
