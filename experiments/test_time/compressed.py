@@ -13,7 +13,7 @@ from experiments.test_time.figures import BEFORE_INDEX, COMPRESSED, DOCUMENTATIO
 from experiments.test_time.sizes import CORPUS, open_store, read_bytes
 from experiments.test_time.texts import find_index
 
-ORDERS = {"ppmd": (4, 6, 8, 16)}
+ORDERS = {"ppmd": (4, 6, 8, 16, 32, 64)}
 """The longest contexts that are tried, in bytes."""
 NOTHING = {"ppmd": b"", "zpaq": b"\n"}
 """What is before a text that is read alone: an archive of one byte has 1 kB, in both sizes."""
