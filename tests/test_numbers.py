@@ -209,7 +209,9 @@ def count_known(group: str, arm: str) -> int:
 
 def list_bound_phrases() -> dict[str, list[str]]:
     """Return sentences of pages as they follow from the results."""
-    ppmd = f"{records('test_time')['ppmd after']['bits_per_byte']['django_code']:.3f}"
+    compressor = records("test_time")["ppmd after"]
+    order = compressor["options"]["order"]
+    ppmd = f"{compressor['bits_per_byte']['django_code']:.3f}"
     idle = "| 3,504 steps, five minutes of two idle cores | 1.373 |"
     busy = "| 1,056 steps, five minutes of two busy cores | 1.822 |"
     return {
@@ -291,7 +293,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
                     ("both", "cache and steps"),
                 )
             ),
-            logbook("of order 16 with 1 GB", f"(order 16, 1 GB), after the training text | {ppmd}"),
+            f"| PPMd (order {order}, 1 GB), after the training text | {ppmd} | |",
             log("which fills during the first half | 5.15, 5.23 | 1.55 |", "takes 1.55 times"),
             log("| steps | 13.15, 13.20 | 3.9 |", "steps 3.9 times"),
         ],

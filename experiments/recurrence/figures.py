@@ -57,7 +57,7 @@ def tabulate_group(records: Records, group: str) -> results.Rows:
 def list_front(records: Records) -> results.Rows:
     """Return, of the first group, the segments that each arm could know, and those it knows."""
     group = next(iter(GROUPS))
-    rows = [[f"words of {group}", "segments that could be known", "known segments (seeds)"]]
+    rows = [[f"words of {group}", "segments that reach it", "known segments (seeds)"]]
     for name, _, _, limit, known, *_ in tabulate_group(records, group)[1:]:
         rows.append([name, limit, known])
     return rows
