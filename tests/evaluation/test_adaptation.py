@@ -124,7 +124,9 @@ def nats_by_position(net, ids, use, starts=(0,), **lengths):
     ("patterns", "chosen"),
     [
         ("layers.1.*", r"layers\.1\."),
-        ("*norm*, head.*", r".*norm|head\."),
+        # The matrix of the softmax is that of the embedding.
+        ("*norm*, head.*", r".*norm|head\.|embedding\.weight"),
+        ("head.out.bias", r"head\.out\.bias"),
         ("embedding.weight", "emb"),
     ],
 )
@@ -172,6 +174,19 @@ def test_steps_by_the_rms_of_gradients_are_those_of_the_papers_equations(make_ne
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
     # Some way back is shorter than the whole one, and some is the whole one.
     assert (use.decay * torch.cat([each.flatten() for each in rms]) > mean).unique().numel() == 2
+
+
+@pytest.mark.bfloat16
+@pytest.mark.parametrize("starts", [[0], [0, 20, 41]], ids=str)
+def test_steps_and_new_documents_reach_the_next_tokens_also_within_one_autocast(make_net, starts):
+    net = make_net().float()
+    text = TextTokens(torch.randint(11, (64,)).numpy(), np.array(starts))
+    found = []
+    for has_cache in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=has_cache):
+            parts = score_text(net, text, Protocol(tgt_len=8, adaptation=DYNAMIC))
+            found.append(join_nats(parts))
+    assert found[0] == found[1]
 
 
 def test_steps_that_need_gradients_of_the_training_text_are_refused_without_them(net):
@@ -526,6 +541,20 @@ def test_steps_reach_no_segment_before_also_where_memory_has_a_gradient(own_pack
 def test_an_impossible_adaptation_is_refused(wrong, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         Adaptation(**wrong)
+
+
+def test_a_cache_across_documents_is_refused_with_a_warm_up():
+    use = Adaptation(cache_len=9, adapt_across_documents=True)
+    expected = r"invalid True; expected false with a cache and a warm-up \(4\)"
+    with pytest.raises(ValueError, match=f"adapt_across_documents: {expected}"):
+        Protocol(warmup_len=4, adaptation=use)
+
+
+def test_a_token_without_probability_in_the_cache_is_named_as_the_cause(net):
+    text = EvalText("a", "test", "f", TextTokens(np.arange(9)), Characters("abcdefghijk"), 1.0)
+    use = Adaptation(cache_len=9, cache_weight=1.0)
+    with pytest.raises(NonFiniteError, match="nats inf; with cache_weight 1, a token that is not"):
+        evaluate(net, text, Protocol(tgt_len=4, adaptation=use))
 
 
 @pytest.mark.bfloat16

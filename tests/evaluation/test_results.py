@@ -82,7 +82,9 @@ def test_nats_of_tokens_are_at_their_positions_and_the_record_is_plain_json(make
         ({"warmup_len": 4}, 1),
         ({"mem_len": 0, "tgt_len": 8}, 12),
         ({"mem_len": 0, "tgt_len": 8, "ext_len": 2}, 3),
-        ({"mem_len": 0, "tgt_len": 8, "warmup_len": 16}, 14),
+        ({"mem_len": 0, "tgt_len": 8, "warmup_len": 16}, 12),
+        # Also where the text begins amid a segment.
+        ({"mem_len": 0, "tgt_len": 8, "warmup_len": 4}, 13),
         ({"mem_len": 0, "tgt_len": 1, "ext_len": 5, "warmup_len": 6}, 1),
     ],
     ids=str,

@@ -209,16 +209,18 @@ def test_text_is_read_as_far_as_it_is_scored_and_the_models_mode_is_restored(mak
 
 def test_invalid_lengths_and_texts_are_refused(make_net):
     with pytest.raises(ValueError, match="ext_len: invalid -1"):
-        stream_nats(make_net(), torch.zeros(40), batch_size=2, tgt_len=5, ext_len=-1)
+        stream_nats(make_net(), torch.zeros(40).long(), batch_size=2, tgt_len=5, ext_len=-1)
     for ids, message in (
         ([3, 99, 4, 5], "tokens: invalid ids from 0 to 99; expected 0 to 10"),
         ([3, -1, 4, 5], "tokens: invalid ids from -1 to 5; expected 0 to 10"),
         ([[1, 2], [3, 4]], "tokens: invalid 2 dimensions; expected ids in one"),
+        ([0.5, 1.5, 2.0, 3.0], "tokens: invalid float32; expected whole numbers"),
+        ([True, False, True, True], "tokens: invalid bool; expected whole numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             stream_nats(make_net(), torch.tensor(ids), batch_size=1, tgt_len=2)
     with pytest.raises(ValueError, match="the text has 7 tokens; batch_size 4 needs 2"):
-        stream_nats(make_net(), torch.zeros(7), batch_size=4, tgt_len=5)
+        stream_nats(make_net(), torch.zeros(7).long(), batch_size=4, tgt_len=5)
 
 
 def test_a_length_that_is_none_of_stream_nats_is_refused(make_net):

@@ -66,3 +66,12 @@ def test_invalid_eval_lengths_are_refused():
         EvalLengths(mem_len=-1)
     with pytest.raises(ValueError, match="clamp_len: invalid 0; expected at least 1, or null"):
         EvalLengths(clamp_len=0)
+
+
+@pytest.mark.parametrize("positions", ["learned", "shaw", "absolute_learned"])
+def test_a_clamp_beyond_the_learned_distances_is_refused(make_net, positions):
+    net = make_net(positions=positions, clamp_len=5)
+    assert EvalLengths(clamp_len=5).resolve(net.config).clamp_len == 5
+    message = "clamp_len: invalid 6; expected at most the 5 of training, as positions are learned"
+    with pytest.raises(ValueError, match=message):
+        EvalLengths(clamp_len=6).resolve(net.config)

@@ -68,6 +68,19 @@ def test_a_map_of_memory_and_segment_by_onednn_has_the_gradients_of_their_concat
         torch.testing.assert_close(a.double(), b.double(), rtol=1e-5, atol=1e-5)
 
 
+def test_a_second_map_of_memory_and_segment_has_the_whole_gradient():
+    maps = Linear(5, 6), Linear(6, 4)
+    memory = torch.randn(2, 3, 5)
+    segment = torch.randn(2, 4, 5, requires_grad=True)
+    inputs = [segment, *maps[0].parameters(), *maps[1].parameters()]
+    actual = gradients(maps[1](maps[0](join(memory, segment))), inputs)
+    whole = torch.cat([memory, segment], dim=1)
+    for each in maps:
+        whole = whole @ each.weight.mT + each.bias
+    for a, b in zip(actual, gradients(whole, inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("is_transposed", [True, False])
 @torch.no_grad()
 def test_products_of_heads_by_onednn_are_those_of_each_head_in_any_layout(onednn, is_transposed):

@@ -70,6 +70,7 @@ class Protocol:
         convert_fields(self)
         require_at_least(self, batch_size=1, tgt_len=1, mem_len=0, clamp_len=1)
         require_at_least(self, ext_len=0, warmup_len=0, max_tokens=1)
+        self.adaptation.require_no_warmup(self.warmup_len)
 
     @property
     def full_name(self) -> str:

@@ -146,6 +146,7 @@ def stream_nats(
     protocol = Protocol(batch_size=batch_size, **lengths, **how)
     ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
+    require(ids.dtype.kind in "iu", "tokens", ids.dtype, "whole numbers")
     low = ids.min(initial=0)
     high = ids.max(initial=0)
     last = model.config.n_token - 1
@@ -239,10 +240,7 @@ def evaluate(
     if not total.n_scored:
         raise ValueError(f"{text.name}: no token is scored; expected a text of two tokens or more")
     if not math.isfinite(total.mean):
-        rate = protocol.adaptation.rate
-        cause = f"the rate {rate:g} is too large, or " if rate else ""
-        cause += "the network's weights are invalid"
-        raise NonFiniteError(f"{text.name}: nats {total.mean}; {cause}")
+        raise NonFiniteError(f"{text.name}: nats {total.mean}; {explain_nats(protocol.adaptation)}")
     seconds = time.perf_counter() - began
     record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
     record |= total.summary(text.vocab.unit, n_byte)
@@ -252,15 +250,26 @@ def evaluate(
     return record | describe_environment(find_device(model))
 
 
+def explain_nats(adaptation: Adaptation) -> str:
+    """Return what may have made nats that are not finite."""
+    if adaptation.cache_len and adaptation.cache_weight == 1:
+        return "with cache_weight 1, a token that is not in the cache has no probability"
+    cause = f"the rate {adaptation.rate:g} is too large, or " if adaptation.rate else ""
+    return cause + "the network's weights are invalid"
+
+
 def count_cold_starts(part: TokenNats, stream: Stream, mem_len: int) -> int:
     """Return how many targets of a segment are scored with a context of only one token.
 
     The text's own beginning counts; beginnings of documents do not.
     """
+    column_K = part.position_K % stream.row_len
+    # With a warm-up, only the first row begins with its own first token.
+    is_cold_K = (part.position_K if stream.warmup_len else column_K) == 1
     if not mem_len and not stream.ext_len:
-        return len(np.unique(part.position_K // stream.row_len))
-    column_K = part.position_K if stream.warmup_len else part.position_K % stream.row_len
-    return int((column_K == 1).sum())
+        place_K = column_K + stream.warmup_len - 1
+        is_cold_K |= place_K % stream.lengths.tgt_len == 0
+    return int(is_cold_K.sum())
 
 
 def describe_reading(model: Network, text: EvalText, protocol: Protocol) -> dict[str, Any]:

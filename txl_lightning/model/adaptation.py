@@ -59,7 +59,10 @@ class Adaptation:
     decay: float | None = None
     """Share of the way back to the trained weights in each step; left out, 0."""
     rate_weights: str | None = None
-    """Names of the weights that take steps, as patterns: layers.3.*,*norm*; left out, all."""
+    """Names of the weights that take steps, as patterns: layers.3.*,*norm*; left out, all.
+
+    A tied weight has the names of both.
+    """
     rms_tokens: int | None = None
     """Tokens of the training text whose gradients scale the steps, by their RMS; left out, none."""
     adapt_across_documents: bool = False
@@ -112,6 +115,13 @@ class Adaptation:
         """Refuse what acts only between documents, where a text is one."""
         is_one = not self.adapt_across_documents
         require(is_one, "adapt_across_documents", True, "false, as the text is one document")
+
+    def require_no_warmup(self, warmup_len: int) -> None:
+        """Refuse a cache across documents with a warm-up, which repeats the text's first token."""
+        # Only the beginnings of documents hide these repetitions from the cache.
+        is_apart = not (self.cache_len and self.adapt_across_documents and warmup_len)
+        expected = f"false with a cache and a warm-up ({warmup_len})"
+        require(is_apart, "adapt_across_documents", True, expected)
 
     def describe(self) -> str:
         names = ("cache_len", "cache_theta", "cache_weight") if self.cache_len else ()
@@ -248,6 +258,7 @@ def restore_weights(net: Network, trained: Network) -> None:
     """Give a network that learns the trained weights again."""
     # Private, as in torch's own optimizers.
     torch._foreach_copy_([*net.parameters()], [*trained.parameters()])
+    forget_casts()
 
 
 def copy_learning(net: Network, adaptation: Adaptation) -> Network:
@@ -262,14 +273,16 @@ def copy_learning(net: Network, adaptation: Adaptation) -> Network:
     # Tensors made under inference_mode take part in no gradient.
     with torch.inference_mode(False):
         copied = copy.deepcopy(net).eval().requires_grad_(False)
-    names = [name for name, _ in copied.named_parameters()]
+    # A tied weight has the names of both.
+    weights = dict(copied.named_parameters(remove_duplicate=False))
+    names = [*weights]
     found = [[name for name in names if fnmatchcase(name, each)] for each in patterns]
     unknown = [each for each, some in zip(patterns, found, strict=True) if not some]
     expected = f"names of weights, such as {names[-1]}"
     require(not unknown, "rate_weights", ",".join(unknown), expected)
     learn = {name for some in found for name in some}
-    for name, weight in copied.named_parameters():
-        weight.requires_grad_(name in learn)
+    for name in learn:
+        weights[name].requires_grad_(True)
     return copied
 
 
@@ -288,6 +301,12 @@ def take_step(net: Network, trained: Network, steps: PlainSteps, nats_K: Tensor)
     learning = [pair for pair in pairs if pair[0].requires_grad]
     with torch.no_grad():
         steps.take(*zip(*learning, strict=True), gradients)
+    forget_casts()
+
+
+def forget_casts() -> None:
+    """Drop the copies that autocast keeps of weights, which have changed in place."""
+    torch.clear_autocast_cache()
 
 
 def prefix_names(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -242,6 +242,9 @@ class EvalLengths:
         for name, value in given.items():
             is_setting = value is None or hasattr(config, name)
             require(is_setting, name, value, f"null, as {kind} has no {name}")
+        if self.clamp_len is not None and getattr(config, "positions", None) in LEARNED:
+            expected = f"at most the {config.clamp_len} of training, as positions are learned"
+            require(self.clamp_len <= config.clamp_len, "clamp_len", self.clamp_len, expected)
         mem_len, clamp_len, same_length = [
             getattr(config, name, None) if value is None else value for name, value in given.items()
         ]

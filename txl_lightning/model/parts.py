@@ -115,13 +115,14 @@ class LinearMap(torch.autograd.Function):
     ) -> Tensor:
         # Inputs, as a second derivative needs them.
         ctx.save_for_backward(x, weight_ID)
-        ctx.n_memory = n_memory
+        # Not n_memory, which `linear` reads of the input's grad_fn: it may be this one.
+        ctx.n_left_out = n_memory
         return multiply(x, weight_ID, bias_I)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, weight_ID = ctx.saved_tensors
-        n_memory = ctx.n_memory
+        n_memory = ctx.n_left_out
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         weight_DI = weight_ID.to(d_out.dtype).t()
         d_x = None

@@ -1,7 +1,8 @@
 """Networks whose state changes only after each unit of so many tokens.
 
 Segments may begin and end within a unit: memory has the tokens of an unfinished unit, which are
-read again with those that follow. So what a network computes does not depend on where segments end.
+read again with those that follow. So what a network computes does not depend on where segments end,
+but for one place: a unit begins anew at a segment at whose start documents begin in all rows.
 
 B rows   L tokens in the segment   U in a unit   X of the unfinished unit   D width
 """

@@ -231,6 +231,7 @@ class TxlCLI(LightningCLI):
         if "adapt" in parts:
             with errors.prefix_errors("adapt"):
                 parts.adapt.require_used()
+                parts.adapt.require_no_warmup(parts.data.config.eval_warmup_len)
             rate = parts.adapt.rate
             is_possible = not rate or parts.data.config.eval_batch_size == 1
             errors.require(is_possible, "adapt.rate", rate, "null, or data.eval_batch_size 1")
