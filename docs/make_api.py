@@ -37,9 +37,10 @@ HEAD = """# Public names
 
 `from txl_lightning import ...` has the names below. `help(NAME)` prints all of their arguments.
 [Training in Python](train.md#in-python) uses most of them together. In the examples, `version_0`
-is a run's folder. All other names are private, and may change in any version ([what is
-stable](versions.md)), but for those of [your own network](own_network.md) and of
-[`hub`](../txl_lightning/hub/README.md). This page is written by [`make_api.py`](make_api.py) from
+is a run's folder. Public, too, are the errors below, and the names of [your own
+network](own_network.md), of [`hub`](../txl_lightning/hub/README.md) and of
+[`convert`](../txl_lightning/convert/README.md). All others are private, and may change in any
+version ([what is stable](versions.md)). This page is written by [`make_api.py`](make_api.py) from
 the docstrings.
 
 An invalid argument is a `ValueError`. DataError, CheckpointError, ClassError, NonFiniteError,
