@@ -34,7 +34,7 @@ class OptimConfig:
             sqrt(step), linear to min_lr_ratio, or constant and then linear (wsd).
         warmup_steps: Steps of linear warm-up; step 1 has 1 / warmup_steps of the learning rate. A
             schedule with an end takes a tenth of the steps, if these are more than half of them.
-        decay_fraction: Fraction of the steps, at the end, in which wsd decays.
+        decay_fraction: Fraction of the steps after the warm-up, at the end, in which wsd decays.
         min_lr_ratio: Final learning rate of cosine, linear and wsd, as a fraction of the peak.
         max_skipped_updates: Number of updates with a non-finite loss or gradient to skip before
             stopping.
