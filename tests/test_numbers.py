@@ -290,7 +290,7 @@ def list_bound_phrases() -> dict[str, list[str]]:
                     ("static", "static"),
                     ("cache of 20,000 states", "cache of 20,000"),
                     ("gradient steps", "steps of all weights"),
-                    ("gradient steps, `--tgt_len 8`", "steps in shorter segments"),
+                    ("gradient steps in segments of 8", "steps in shorter segments"),
                     ("both", "cache and steps"),
                 )
             ),

@@ -211,6 +211,10 @@ def test_the_test_command_adapts_by_option_and_names_its_results_so(
     assert record["nats"] == pytest.approx(float(nats), abs=6e-5)
     message = "adapt.rate: invalid 0.1; expected null, or data.eval_batch_size 1"
     assert refused("test", run_folder, "--adapt.rate=0.1") == (2, message)
+    warm = ("--adapt.cache_len=9", "--adapt.adapt_across_documents=true")
+    message = "adapt.adapt_across_documents: invalid True; expected false with a cache and a warm-up"
+    code, found = refused("test", run_folder, *warm, "--data.eval_warmup_len=4")
+    assert (code, found) == (2, f"{message} (4)")
     message = "adapt.cache_theta: invalid 9.0; expected null without cache_len"
     assert refused("test", run_folder, "--adapt.cache_theta=9") == (2, message)
 

@@ -84,9 +84,9 @@ def test_omitted_eval_lengths_are_those_of_training():
         model = LanguageModel(TransformerXLConfig(**config), **changes)
         return model.memory_bank.reader.empty_memory(1, model.memory_bank.eval_lengths)
 
-    learned = {"positions": "learned", "clamp_len": 0}
+    learned = {"positions": "learned", "clamp_len": 5}
     equal = {"same_length": "mem_len"}
-    assert lengths(learned).clamp_len == 0
+    assert lengths(learned).clamp_len == 5
     assert lengths(learned, eval_clamp_len=1).clamp_len == 1
     assert lengths(equal).same_length == "mem_len"
     assert lengths(equal, eval_same_length="all").same_length is None

@@ -144,19 +144,25 @@ def stream_nats(
     lengths |= {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
     how = {"drop_last": True, "adaptation": adaptation, "cuda_graph": cuda_graph}
     protocol = Protocol(batch_size=batch_size, **lengths, **how)
-    ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
-    require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
-    require(ids.dtype.kind in "iu", "tokens", ids.dtype, "whole numbers")
-    low = ids.min(initial=0)
-    high = ids.max(initial=0)
-    last = model.config.n_token - 1
-    require(0 <= low <= high <= last, "tokens", f"ids from {low} to {high}", f"0 to {last}")
+    ids = read_ids(tokens, model.config.n_token)
     row_len = len(ids) // batch_size
     parts = list(score_text(model, TextTokens(ids), protocol))
     nats_K = torch.cat([part.nats_K for part in parts])
     nats_N = nats_K.new_full((batch_size * row_len,), torch.nan)
     nats_N[torch.from_numpy(np.concatenate([part.position_K for part in parts]))] = nats_K
     return nats_N.view(batch_size, row_len)[:, 0 if warmup_len else 1 :].to(find_device(model))
+
+
+def read_ids(tokens: Tensor | np.ndarray, n_token: int) -> np.ndarray:
+    """Return ids of a vocabulary of n_token in one dimension; ValueError if they are none."""
+    ids = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
+    require(ids.ndim == 1, "tokens", f"{ids.ndim} dimensions", "ids in one dimension")
+    require(ids.dtype.kind in "iu", "tokens", ids.dtype, "whole numbers")
+    low = ids.min(initial=0)
+    high = ids.max(initial=0)
+    last = n_token - 1
+    require(0 <= low <= high <= last, "tokens", f"ids from {low} to {high}", f"0 to {last}")
+    return ids
 
 
 class NatsAccumulator:

@@ -228,14 +228,13 @@ class TxlCLI(LightningCLI):
             parts = self.parser.instantiate(parts, instantiators=[build])
         self.model = parts.model
         self.datamodule = parts.data
-        if "adapt" in parts:
+        if adapt := parts.get("adapt"):
             with errors.prefix_errors("adapt"):
-                parts.adapt.require_used()
-                parts.adapt.require_no_warmup(parts.data.config.eval_warmup_len)
-            rate = parts.adapt.rate
-            is_possible = not rate or parts.data.config.eval_batch_size == 1
-            errors.require(is_possible, "adapt.rate", rate, "null, or data.eval_batch_size 1")
-            self.model.memory_bank.adaptation = parts.adapt if parts.adapt.adapts else None
+                adapt.require_used()
+                adapt.require_no_warmup(parts.data.config.eval_warmup_len)
+                is_possible = not adapt.rate or parts.data.config.eval_batch_size == 1
+                errors.require(is_possible, "rate", adapt.rate, "null, or data.eval_batch_size 1")
+            self.model.memory_bank.adaptation = adapt if adapt.adapts else None
 
     def instantiate_trainer(self, **_: Any) -> Trainer:
         """Make the Trainer; what Lightning refuses is a ValueError."""
