@@ -212,9 +212,10 @@ def test_the_test_command_adapts_by_option_and_names_its_results_so(
     message = "adapt.rate: invalid 0.1; expected null, or data.eval_batch_size 1"
     assert refused("test", run_folder, "--adapt.rate=0.1") == (2, message)
     warm = ("--adapt.cache_len=9", "--adapt.adapt_across_documents=true")
-    message = "adapt.adapt_across_documents: invalid True; expected false with a cache and a warm-up"
-    code, found = refused("test", run_folder, *warm, "--data.eval_warmup_len=4")
-    assert (code, found) == (2, f"{message} (4)")
+    code, message = refused("test", run_folder, *warm, "--data.eval_warmup_len=4")
+    name = "adapt.adapt_across_documents"
+    expected = "false with a cache and a warm-up (4)"
+    assert (code, message) == (2, f"{name}: invalid True; expected {expected}")
     message = "adapt.cache_theta: invalid 9.0; expected null without cache_len"
     assert refused("test", run_folder, "--adapt.cache_theta=9") == (2, message)
 
