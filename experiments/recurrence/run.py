@@ -121,15 +121,16 @@ WORDS = {
 
 
 def main() -> None:
-    own = {"words": {"nargs": "+", "choices": [*WORDS], "default": [*WORDS], "help": "their kinds"}}
+    kinds = {"nargs": "+", "choices": [*WORDS], "default": [*WORDS], "help": "kinds of words"}
     # The loop of training.py has no other.
-    own |= {"precision": {"choices": ["32-true"]}, "accelerator": {"choices": ["cpu"]}}
+    own = {"precision": {"choices": ["32-true"]}, "accelerator": {"choices": ["cpu"]}}
+    own |= {"words": kinds}
     names = [*list_arms(FAST)]
     args = common.parse_args(__file__, __doc__, SEEDS, "weights and words", names, **own)
     for words in args.words:
-        names = [name for name in args.only if name in WORDS[words].arms]
+        arms = [name for name in args.only if name in WORDS[words].arms]
         for seed in args.seeds:
-            for name in names:
+            for name in arms:
                 kind = f"{words} {name}"
                 common.measure_once(args, f"rate {kind}", choose_rate, words, name)
                 common.measure_seed(args, f"{kind} {seed}", measure, words, name, seed)
