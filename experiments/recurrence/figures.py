@@ -12,7 +12,7 @@ SHOWN = (1, 2, 3, 4, 8, 16, 32, 64)
 KNOWN = 0.9
 """Share of right states in a segment up to which it counts as known."""
 SAME_SHARE = 5  # percent of the states
-GROUPS = {"S3": 6, "S3, short words": 6, "A5": 60, "Z60": 60}
+N_ELEMENT = {"S3": 6, "S3, short words": 6, "A5": 60, "Z60": 60}
 """Number of elements by the kind of words; a guess is right with 1 / number."""
 DRAWN = (
     "Transformer-XL, 2 layers",
@@ -25,19 +25,19 @@ DRAWN = (
 )
 
 
-N_SHOWN = len(GROUPS) + 1
+N_SHOWN = len(N_ELEMENT) + 1
 """Tables on the page."""
 
 
 def list_tables(records: Records) -> list[results.Rows]:
     """Return a table for each group that has results, or an empty one; then repeated trainings."""
-    tables = [*(tabulate_group(records, group) for group in GROUPS), list_repeats(records)]
+    tables = [*(tabulate_group(records, group) for group in N_ELEMENT), list_repeats(records)]
     return [rows for rows in tables if len(rows) > 1] or tables[:1]
 
 
 def tabulate_group(records: Records, group: str) -> results.Rows:
     """Return a row for each arm: its segments that are known, and the accuracy in some."""
-    head = [f"{group} (a guess: {100 / GROUPS[group]:.0f} %)", "parameters", "rate"]
+    head = [f"{group} (a guess: {100 / N_ELEMENT[group]:.0f} %)", "parameters", "rate"]
     head += ["limit", "known segments (seeds)"]
     rows = [head + [f"segment {number}, %" for number in SHOWN]]
     for name in list_arms(records, group):
@@ -56,7 +56,7 @@ def tabulate_group(records: Records, group: str) -> results.Rows:
 
 def list_front(records: Records) -> results.Rows:
     """Return, of the first group, the segments that each arm could know, and those it knows."""
-    group = next(iter(GROUPS))
+    group = next(iter(N_ELEMENT))
     rows = [[f"words of {group}", "segments that reach it", "known segments (seeds)"]]
     for name, _, _, limit, known, *_ in tabulate_group(records, group)[1:]:
         rows.append([name, limit, known])
@@ -66,7 +66,7 @@ def list_front(records: Records) -> results.Rows:
 def list_repeats(records: Records) -> results.Rows:
     """Return a row for each repeated training: the percent of all states that is right."""
     pairs = {}
-    for group in GROUPS:
+    for group in N_ELEMENT:
         for name in list_arms(records, group):
             both = (average(records, group, each) for each in (name, name + AGAIN))
             pairs[f"{group}: {name}, % of the states"] = tuple(both)
@@ -98,7 +98,7 @@ def list_contrasts(records: Records) -> list[Contrast]:
         "LSTM, 1 layer": "Transformer-XL, 8 layers",
         "Transformer-XL, 4 layers, gradient 4": "Transformer-XL, 4 layers",
     }
-    return [compare(records, group, *pair) for group in GROUPS for pair in pairs.items()]
+    return [compare(records, group, *pair) for group in N_ELEMENT for pair in pairs.items()]
 
 
 def compare(records: Records, group: str, first: str, second: str) -> Contrast:
@@ -113,7 +113,7 @@ def average(records: Records, group: str, name: str) -> BySeed:
 
 
 def draw(records: Records, folder: Path) -> None:
-    for group in GROUPS:
+    for group in N_ELEMENT:
         lines = {}
         for name in DRAWN:
             line: dict[int, dict[int, float]] = {}
