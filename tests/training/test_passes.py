@@ -79,6 +79,43 @@ def test_a_resumed_run_takes_what_remains_of_its_passes(accepted):
     assert "trained 68 of 68 steps" in run_fit(accepted, "runs", "--resume=auto", *other)
 
 
+@pytest.mark.parametrize(
+    ("options", "n_step", "n_segment"),
+    [
+        # Three steps of a segment; then a step ends where 4 divides the segments.
+        (["--trainer.max_epochs=1"], 3 + 12, 48),
+        # Epochs of 10 segments: steps end after 4, 8 and 10.
+        (["--trainer.max_epochs=2", "--trainer.limit_train_batches=10"], 3 + 3 + 3, 20),
+    ],
+    ids=["passes", "epochs"],
+)
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_a_run_resumed_with_another_accumulation_reads_all_that_remains(
+    accepted, options, n_step, n_segment
+):
+    run_fit(accepted, "runs", *options, "--trainer.max_steps=3")
+    options = (*options, "--resume=auto", "--trainer.accumulate_grad_batches=4")
+    assert f"trained {n_step} of {n_step} steps" in run_fit(accepted, "runs", *options)
+    state = torch.load("runs/version_0/checkpoints/last.ckpt", weights_only=True)
+    assert state["txl_lightning"]["position"]["consumed"] == n_segment
+    # What is whole is not continued, whatever the accumulation.
+    again = run_fit(accepted, "runs", *options[:-1])
+    assert f"all {n_step} steps are done" in again
+
+
+@pytest.mark.parametrize("share", ["0.01", "0.0"])
+def test_a_share_of_a_pass_to_overfit_has_a_segment_or_is_refused(accepted, refused, share):
+    option = f"--trainer.overfit_batches={share}"
+    if share == "0.0":
+        # No limit, as in Lightning.
+        assert "trained 45 of 45" in run_fit(accepted, "runs", "--trainer.max_epochs=1", option)
+        return
+    words = ("--trainer.max_steps=4", "--data.path=text.txt", "--data.vocab=bytes")
+    code, message = refused("fit", *words, "--data.tgt_len=10", "--data.batch_size=2", option)
+    assert code == 2
+    assert "trainer.overfit_batches: invalid 0.01; expected 0, or a share with at least" in message
+
+
 @pytest.mark.filterwarnings("ignore:reading from the start of the text")
 def test_passes_before_other_rows_count_in_each_later_resume(accepted):
     run_fit(accepted, "runs", "--trainer.max_steps=45")

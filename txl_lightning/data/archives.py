@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from ..errors import DataError
+from ..errors import DataError, print_notice
 from ..files import (
     OWN_MARKS,
     cache_result,
@@ -25,6 +25,8 @@ from ..files import (
     has_mark,
     hash_file,
     hash_values,
+    read_json,
+    write_json,
 )
 
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
@@ -33,7 +35,11 @@ PACKED = (".tar.zst", ".7z", ".rar", ".lz4", ".br")  # endings of files that not
 ZSTANDARD = ("compression.zstd", "backports.zstd")  # a module of Python 3.14, and its backport
 BYTES_AT_ONCE = 64 << 20  # bytes that are read at once
 # Part of the name of an unpacked folder: increment it when other files are unpacked.
-UNPACKED_VERSION = 3
+UNPACKED_VERSION = 4
+# In a folder of what is unpacked: its files, and their checksum.
+FILES = "files"
+CONTENTS = "contents.json"
+SHOWN = 50  # characters of the name of an archive in that of its folder
 ENCRYPTED = 1  # flag of a member of a zip
 ZIP64 = 0xFFFF  # number of members that the end of a zip has if another record has the number
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
@@ -54,19 +60,57 @@ COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": open
 UNPACKED = (*ARCHIVES, *COMPRESSED)  # endings of files that are unpacked
 
 
+def open_compressed(path: Path) -> BinaryIO:
+    """Return the content of a file with an ending of COMPRESSED, which may be its whole name."""
+    [open_content] = [COMPRESSED[ending] for ending in COMPRESSED if has_ending(path, [ending])]
+    return open_content(path)
+
+
 def unpack_once(
     archive: Path,
     data_dir: Path,
     unpack_into: Callable[[Path, Path], object] | None = None,
     options: Sequence[Any] = (),
 ) -> Path:
-    """Return the folder with the content of a packed file, unpacked once with each options."""
+    """Return the folder with the content of a packed file, unpacked once with each options.
+
+    If files in it have changed, it is unpacked again, with a message.
+    """
     sha256 = cache_result("sha256", [archive], data_dir, partial(hash_file, archive))
     key = [UNPACKED_VERSION, str(archive.absolute()), sha256, *options]
-    name = f"{archive.name}-{hash_values(key)}"
-    folder = data_dir / "prepared" / name
-    create_folder(folder, partial(unpack_into or unpack_archive, archive))
-    return folder
+    # A longer name might leave no room for the hash.
+    folder = data_dir / "prepared" / f"{archive.name[:SHOWN]}-{hash_values(key)}"
+
+    def fill(part: Path) -> None:
+        files = part / FILES
+        files.mkdir()
+        (unpack_into or unpack_archive)(archive, files)
+        write_json({"checksum": hash_contents(files)}, part / CONTENTS)
+
+    was_there = folder.is_dir()
+    if create_folder(folder, fill, partial(is_whole, folder, data_dir)) and was_there:
+        print_notice(f"warning: {folder}: damaged; unpacked again")
+    return folder / FILES
+
+
+def is_whole(folder: Path, data_dir: Path) -> bool:
+    """Return True for a folder with the files that were unpacked; they are read once."""
+    files = folder / FILES
+    try:
+        written = read_json(folder / CONTENTS, {"checksum": str})["checksum"]
+        compute = partial(hash_contents, files)
+        return cache_result("contents", list_unpacked(files), data_dir, compute) == written
+    except (DataError, OSError):
+        return False
+
+
+def hash_contents(folder: Path) -> str:
+    paths = list_unpacked(folder)
+    return hash_values([[str(path.relative_to(folder)), hash_file(path)] for path in paths])
+
+
+def list_unpacked(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def unpack_archive(archive: Path, folder: Path) -> None:
@@ -138,7 +182,7 @@ def count_members(archive: Path) -> int:
 
 
 def unpack_compressed(archive: Path, target: Path) -> None:
-    with COMPRESSED[archive.suffix.lower()](archive) as packed, target.open("wb") as file:
+    with open_compressed(archive) as packed, target.open("wb") as file:
         shutil.copyfileobj(packed, file)
 
 

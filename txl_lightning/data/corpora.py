@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..errors import DataError
-from ..files import cache_result, explain_write_errors, replace_file, verify_file
+from ..files import cache_result, explain_write_errors, flush_to_disk, replace_file, verify_file
 from .text_files import (
     SPLITS,
     DocumentUnit,
@@ -101,6 +101,8 @@ def download_missing(remote: RemoteFile, missing: Mapping[str, Path], downloads:
         shutil.unpack_archive(archive, folder, **options)
         for member, target in missing.items():
             target.parent.mkdir(parents=True, exist_ok=True)
+            # Without a published checksum, an empty file after a power cut would count as whole.
+            flush_to_disk(Path(folder, member))
             shutil.move(Path(folder, member), target)
 
 
@@ -124,8 +126,9 @@ def cut_stripped(paths: list[Path], fractions: Sequence[float]) -> Splits:
     folder = paths[0].parents[1] / "ptb_char"
     pairs = [(path, folder / f"{name}.txt") for name, path in zip(SPLITS, paths, strict=True)]
     for path, target in pairs:
-        if not target.is_file():
-            text = b"".join(line.strip() + b"\n" for line in path.read_bytes().splitlines())
+        text = b"".join(line.strip() + b"\n" for line in path.read_bytes().splitlines())
+        # A file that is there may be damaged.
+        if not (target.is_file() and target.read_bytes() == text):
             replace_file(target, lambda part, text=text: part.write_bytes(text))
     return cut_by_files([target for _, target in pairs], fractions)
 

@@ -184,6 +184,8 @@ class CorpusDataModule(LightningDataModule):
         batches = self.trainer.overfit_batches if self.trainer else 0
         # Lightning also accepts a fraction of a pass.
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
+        expected = f"0, or a share with at least one of the {len(stream):,} segments of a pass"
+        require(n_segment or not batches, "trainer.overfit_batches", batches, expected)
         return TrainingLoader(stream, self.list_reading_settings(), n_segment or None)
 
     def val_dataloader(self) -> Stream:

@@ -9,7 +9,7 @@ connectors are used in this file only; run_state.py also changes what loops have
 import math
 import sys
 from argparse import Namespace  # jsonargparse's is one; training in Python needs no jsonargparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,28 @@ CALLBACKS_BY_EPOCH = {
 """Settings of callbacks that may count epochs, and what is expected instead."""
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, by Lightning's counts."""
+
+    step: int = 0
+    """Steps that are taken."""
+    epoch: int = 0
+    """Epochs before the one that is read."""
+    n_batch: int = 0
+    """Segments of this epoch that are read."""
+
+
+NEW_RUN = Progress()
+
+
+def read_progress(checkpoint: Mapping[str, Any]) -> Progress:
+    saved = checkpoint["loops"]["fit_loop"]
+    n_batch = saved["epoch_loop.batch_progress"]["current"]["processed"]
+    n_epoch = saved["epoch_progress"]["current"]["ready"]
+    return Progress(checkpoint["global_step"], max(n_epoch - 1, 0), n_batch)
+
+
 @dataclass
 class PassLimit:
     """The steps of a run of some passes over its text."""
@@ -49,13 +71,23 @@ class PassLimit:
     max_steps: int
     """A limit besides, or -1."""
 
-    def set_steps(self, step: int, n_segment: float) -> None:
-        """End the run when so many more segments are read after a step."""
-        self.n_step = step + math.ceil(n_segment / self.accumulation)
+    def set_steps(self, n_segment: float, done: Progress = NEW_RUN) -> None:
+        """End the run when so many more segments are read.
+
+        Lightning takes a step where the accumulation divides the segments of an epoch, and at its
+        end; steps that are done may have had another accumulation.
+        """
+        per_step = self.accumulation
+        n_taken = done.n_batch // per_step
+        n_more = 0
         if has_epochs(self.trainer):
-            # Lightning takes a step at the end of an epoch.
             n_batch = self.trainer.limit_train_batches
-            self.n_step = self.n_pass * math.ceil(n_batch / self.accumulation)
+            per_epoch = math.ceil(n_batch / per_step)
+            n_taken = per_epoch if done.n_batch == n_batch else n_taken
+            n_more = max((self.n_pass - done.epoch) * per_epoch - n_taken, 0)
+        elif n_segment > 0:
+            n_more = math.ceil((done.n_batch + n_segment) / per_step) - n_taken
+        self.n_step = done.step + n_more
         set_last_step(self.trainer, self.last_step)
 
     @property
@@ -71,8 +103,8 @@ class PassLimit:
     def last_step(self) -> int:
         return self.n_step if self.max_steps < 0 else min(self.n_step, self.max_steps)
 
-    def load(self, position: dict[str, Any], tokens: int, step: int) -> None:
-        """Set the steps that remain of a run that is resumed at a position after a step.
+    def load(self, position: dict[str, Any], tokens: int, done: Progress) -> None:
+        """Set the steps that remain of a run that is resumed at a position of its text.
 
         Also with other rows or segments; `tokens` are those that were read.
         """
@@ -82,7 +114,7 @@ class PassLimit:
         per_pass = self.loader.count_segments(1)
         before = per_pass * n_before / self.loader.count_targets(per_pass)
         n_segment = max(self.loader.count_segments(self.n_pass) - before, 0) - consumed
-        self.set_steps(step, n_segment)
+        self.set_steps(n_segment, done)
 
     def describe(self) -> str:
         """Return the passes as steps, for the user."""
@@ -112,7 +144,7 @@ def limit_passes(trainer: Trainer, make_loader: Callable[[], Any]) -> PassLimit 
     is_limited = n_pass >= 0 and trainer.limit_train_batches != 0
     if is_limited and isinstance(loader := make_loader(), TrainingLoader):
         limit = PassLimit(trainer, loader, n_pass, trainer.max_steps)
-        limit.set_steps(0, loader.count_segments(n_pass))
+        limit.set_steps(loader.count_segments(n_pass))
         if not has_epochs(trainer):
             end_without_epochs(trainer)
     check_least_steps(trainer.min_steps, trainer.max_steps)
@@ -192,11 +224,16 @@ def is_validation_next(trainer: Trainer) -> bool:
 
 def validate_now(trainer: Trainer) -> None:
     """Validate between two steps, as Lightning does, from the first segment."""
+    epochs = trainer.fit_loop.epoch_progress.current
+    n_completed = epochs.completed
+    # Lightning loads the end of an epoch as completed, but its validation is of that epoch.
+    epochs.completed = min(n_completed, epochs.ready - 1)
     loop = trainer.fit_loop.epoch_loop.val_loop
     loop.restarting = False
     trainer.validating = True
     loop.run()
     trainer.training = True
+    epochs.completed = n_completed
 
 
 def log_as_step(trainer: Trainer, step: int) -> None:

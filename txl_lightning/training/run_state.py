@@ -37,6 +37,7 @@ from ..imports import find_version, list_foreign_classes
 from ..model.contract import join_rows
 from ..model.parts import is_onednn_faster
 from ..runs.folder import FORMAT, KEY
+from . import loops
 
 State = dict[str, Any]
 TRAINED = "trained"  # key of the trained weights where state_dict has their average
@@ -172,8 +173,8 @@ def gather_format_2(checkpoint: Mapping[str, Any]) -> State:
     values = {}
     for owner in OWNERS.values():
         values |= callbacks.get(owner, {})
-    loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
-    loader, *_ = loops.get("combined_loader") or [{}]
+    saved = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
+    loader, *_ = saved.get("combined_loader") or [{}]
     return values | {
         "seconds": checkpoint.get("seconds", 0.0),
         "position": loader if "read_as" in loader else None,
@@ -207,7 +208,8 @@ def prepare_resume(trainer: Trainer, module: LightningModule, checkpoint: State)
                 setattr(callback, name, value)
     step = checkpoint["global_step"]
     if module.pass_limit:
-        module.pass_limit.load(state.position or {}, state.tokens, step)
+        done = loops.read_progress(checkpoint)
+        module.pass_limit.load(state.position or {}, state.tokens, done)
     adapt_callbacks(trainer, checkpoint.get("callbacks", {}))
     # After the steps that remain are known.
     for last in find_callbacks(trainer, "LastCheckpoint"):

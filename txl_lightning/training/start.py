@@ -128,7 +128,7 @@ def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -
     if gets_text:
         settings = checkpoint.data_settings
         names = settings.keys() & {field.name for field in fields(CorpusConfig)}
-        if names_text(given) and list_texts(given) != list_texts(settings):
+        if names_new_text(given, checkpoint):
             # Of another text, "bpe" would make another vocabulary.
             names -= {*TEXT_NAMES, "vocab", *LINE_SETTINGS}
         if vocab.is_file() and is_missing_file(settings.get("vocab")):
@@ -146,7 +146,7 @@ def is_missing_file(vocab: str | None) -> bool:
 def names_new_text(given: Given, checkpoint: LoadedCheckpoint) -> bool:
     """Return True if the settings name a text, and another one than the checkpoint's run."""
     saved = checkpoint.data_settings
-    return bool(saved) and list_texts(given) not in (DEFAULT_TEXTS, list_texts(saved))
+    return bool(saved) and names_text(given) and list_texts(given) != list_texts(saved)
 
 
 def list_texts(data: Given | dict[str, Any]) -> list[Any]:

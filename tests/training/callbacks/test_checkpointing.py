@@ -79,6 +79,14 @@ def test_last_checkpoint_is_written_after_validations_every_few_steps_and_at_the
     assert checkpoint["txl_lightning"]["validation_due"] is False
 
 
+def test_a_users_checkpoint_knows_that_a_validation_follows_its_step(saved_steps, tmp_path):
+    own = ModelCheckpoint(tmp_path / "own", "{step}", every_n_train_steps=2, save_top_k=-1)
+    saved_steps(own, LastCheckpoint())
+    paths = sorted((tmp_path / "own").iterdir())
+    states = [torch.load(path, weights_only=True)["txl_lightning"] for path in paths]
+    assert [state["validation_due"] for state in states] == [False, True, False, True]
+
+
 def test_a_request_to_save_before_training_is_met_after_the_first_step(saved_steps, capfd):
     with exit_on_signals():
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -201,6 +209,22 @@ def test_run_has_its_last_validation_once_however_it_ends_or_is_stopped(
     assert after["txl_lightning"]["validation_due"] is False
     groups, others = (each["optimizer_states"][0]["param_groups"] for each in (before, after))
     assert groups == others
+
+
+def test_a_validation_after_a_resume_is_logged_with_the_epoch_that_it_ends(saved_steps, tmp_path):
+    def run(name, *callbacks, **resumed) -> list[tuple[str, str]]:
+        logger = RunLogger(tmp_path, name="", version=name)
+        options = EPOCHS | resumed | {"logger": logger, "log_every_n_steps": 1}
+        saved_steps(*callbacks, LastCheckpoint(), **options)
+        rows = read_log(tmp_path / name / "metrics.csv")
+        return [(row["step"], row["epoch"]) for row in rows if row["val/nats"]]
+
+    whole = run("whole")
+    assert [int(float(epoch)) for _, epoch in whole] == [0, 1]
+    with pytest.raises(SystemExit):
+        run("stopped", send_signal("TERM", 8))
+    last = tmp_path / "stopped" / "checkpoints" / "last.ckpt"
+    assert run("stopped", ckpt_path=last) == whole
 
 
 @pytest.mark.parametrize("name", ["TERM", "USR1"])

@@ -26,7 +26,7 @@ from ...imports import list_foreign_classes, warn_if_local
 from ...runs.logger import RunLogger
 from .. import loops
 from ..ranks import gather_shards, local_part
-from ..run_state import capture_state, restore_state
+from ..run_state import capture_state, find_callbacks, restore_state
 
 AVERAGE = "WeightAverage of txl_lightning, which resumes exactly"
 REFUSED = {
@@ -222,6 +222,9 @@ class TrainingStateCheckpoint(Callback):
         if isinstance(trainer.train_dataloader, TrainingLoader):
             trainer.train_dataloader.commit(batch)
         self.is_logged = False
+        for last in find_callbacks(trainer, "LastCheckpoint"):
+            # Before a ModelCheckpoint of the user's writes this step.
+            last.validation_due = module.between_steps and loops.is_validation_next(trainer)
 
     def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
         if module.is_fitting:

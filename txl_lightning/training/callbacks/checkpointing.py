@@ -92,7 +92,8 @@ class LastCheckpoint(Checkpoint):
         self.saved_step = -1
         self.signals = PendingSignals()
         self.handlers = ExitStack()
-        # The states above: a validation follows this step; it is running, and only it is left.
+        # The states above: a validation follows this step (TrainingStateCheckpoint sets it); it is
+        # running, and only it is left.
         self.validation_due = self.only_validates = False
         self.loops_before_validation: dict[str, Any] | None = None
 
@@ -152,7 +153,6 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_batch_end(self, trainer: Trainer, module: LanguageModel, *_: Any) -> None:
         if module.between_steps:
-            self.validation_due = loops.is_validation_next(trainer)
             every = self.every_n_steps
             self.save_if_asked(trainer, due=every and trainer.global_step % every == 0)
 
