@@ -1,5 +1,6 @@
 """A damaged prepared text is rebuilt or refused; its tokens are never wrong."""
 
+import gzip
 import json
 import os
 import random
@@ -64,6 +65,48 @@ def test_60_flipped_bits_or_truncations_anywhere_give_the_same_tokens(open_store
         assert content(open_store()) == expected
         [line] = capsys.readouterr().err.splitlines()
         assert (str(path) in line, "the store was made again" in line) == (True, True)
+
+
+RECORDS = b"".join(b'{"text": "line %d", "id": %d}\n' % (n, n) for n in range(99))
+PACKED = {
+    "a.txt.gz": gzip.compress(b"some text\n" * 99),
+    "a.jsonl": RECORDS,
+    "a.jsonl.gz": gzip.compress(RECORDS),
+    "x" * 240 + ".txt.gz": gzip.compress(b"a long name\n" * 99),
+    "文" * 60 + ".txt.gz": gzip.compress(b"a longer name in bytes\n" * 99),
+    ".gz": gzip.compress(b"a name that is an ending\n" * 99),
+}
+
+
+@pytest.mark.parametrize("damage", ["cut", "remove", "add", "contents"])
+@pytest.mark.parametrize("name", PACKED, ids=lambda name: name[-12:])
+def test_a_damaged_copy_of_what_was_unpacked_is_unpacked_again_with_a_message(
+    tmp_path, monkeypatch, capsys, name, damage
+):
+    monkeypatch.setattr(files, "MIN_AGE", 0)
+    path = tmp_path / "texts" / name
+    path.parent.mkdir()
+    path.write_bytes(PACKED[name])
+    how = {"vocab": "bytes", "id_key": "id" if "jsonl" in name else None}
+
+    def read() -> list:
+        return content(DataConfig(path=str(path), data_dir=str(tmp_path / "data"), **how).open_text())
+
+    expected = read()
+    assert read() == expected
+    assert capsys.readouterr().err == ""
+    for folder in (tmp_path / "data" / "prepared").glob("*/files"):
+        for copy in folder.iterdir():
+            if damage == "cut":
+                os.truncate(copy, copy.stat().st_size // 2)
+            elif damage == "remove":
+                copy.unlink()
+            elif damage == "add":
+                (folder / "other").write_text("no part of it")
+            else:
+                (folder.parent / "contents.json").write_text("{}")
+            assert read() == expected
+            assert capsys.readouterr().err == f"warning: {folder.parent}: damaged; unpacked again\n"
 
 
 @pytest.mark.parametrize("name", ["train.ids", "vocab.json", "manifest.json"])

@@ -163,6 +163,36 @@ def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
         np.testing.assert_array_equal(one.starts, two.starts)
 
 
+SPACES = [chr(code) for code in range(0x110000) if chr(code).isspace()]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=ascii)
+@pytest.mark.parametrize("chunk", [7, 8, 9, 1000])
+def test_no_piece_begins_or_ends_beside_white_space_of_any_kind(
+    encoding, monkeypatch, space, chunk
+):
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 14)
+    monkeypatch.setattr(encoding_module, "CHUNK", chunk)
+    text = f"第一\n{space}二三{space}\nde\n".encode() * 20
+    [part] = encoding(text, cut=ALL_TRAIN).splits["train"]
+    pieces = [piece for [piece] in encoding_module.plan_pieces([part], Bytes())]
+    assert len(pieces) == 20
+    for piece in pieces:
+        assert text[piece.start :].startswith("第一\n".encode())
+
+
+def test_indented_chinese_text_in_pieces_has_the_tokens_of_one_piece(
+    tmp_path, encoding, monkeypatch
+):
+    codes = np.random.default_rng(0).integers(0x4E00, 0x4E30, 3000).tolist()
+    text = "".join(chr(code) + "。\n\u3000\u3000" * (code % 7 == 0) for code in codes)
+    made = encoding(text.encode(), vocab="bpe", subwords=subwords.SubwordOptions(n_token=300))
+    whole = prepare_text(made, tmp_path / "whole")
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 1000)
+    pieces = prepare_text(made, tmp_path / "pieces")
+    np.testing.assert_array_equal(whole.ids("train"), pieces.ids("train"))
+
+
 @pytest.mark.parametrize("prefix", ["always", "never"])
 def test_a_tokenizer_that_joins_lines_encodes_a_file_in_one_piece(
     tmp_path, encoding, monkeypatch, prefix

@@ -1,6 +1,7 @@
 """A run's weights on another text, a run that was moved, and which run is resumed."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ import torch
 
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.checkpoints.loading import load_data_settings
+from txl_lightning.data.corpora import CORPORA
+from txl_lightning.data.sources import DataConfig
+from txl_lightning.data.text_files import SPLITS, slice_file
 
 
 @pytest.fixture
@@ -34,6 +38,19 @@ def test_a_run_is_fine_tuned_on_another_text_from_step_0(accepted, run_folder, f
     assert new.load_vocabulary().to_json() == before.load_vocabulary().to_json()
     for name, weight in before.weights.items():
         torch.testing.assert_close(new.weights[name], weight, atol=1e-6, rtol=0)
+
+
+def test_a_text_that_is_named_is_another_one_although_it_is_the_default(
+    accepted, sizes, run_folder, tmp_path, monkeypatch
+):
+    default = CORPORA[DataConfig.corpus]
+    [part] = slice_file(Path(load_data_settings(run_folder)["path"]))
+    short = replace(default, cut=lambda paths, fractions: dict.fromkeys(SPLITS, [part]))
+    monkeypatch.setitem(CORPORA, DataConfig.corpus, short)
+    where = [f"--data.data_dir={tmp_path / 'data'}", f"--trainer.default_root_dir={tmp_path / 't'}"]
+    given = [f"--data.corpus={DataConfig.corpus}", f"--ckpt_path={run_folder}"]
+    said = accepted("fit", *sizes, *where, *given, "--trainer.max_steps=1").err
+    assert f"{DataConfig.corpus}: weights of" in said
 
 
 def test_fine_tuning_of_as_many_steps_as_the_run_had_says_nothing_of_steps_that_are_done(

@@ -33,13 +33,20 @@ from .vocab.words import WordOptions
 
 # Part of the name of a prepared folder: increment it when the same text gives other ids or files.
 # Opened stores ignore it. Fingerprints in checkpoints have `text`, `cuts` and `documents`, too.
-VERSION = 9
+VERSION = 10
 LARGE_BYTES = 10_000_000  # of a text whose encoding takes long, so that a message is printed
 PIECE_BYTES = 8 << 20  # bytes of text that are encoded at once, by one process
 SHORT_BYTES = 100_000  # bytes of documents that are encoded in batches
 SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
 SMALLEST = 50_000  # bytes of the shortest text with subwords; shorter ones were not measured
-LINE_BREAK = re.compile(rb"\S\n(?=\S)")
+SPACES = [chr(code).encode() for code in range(0x3001) if chr(code).isspace()]
+LONGEST = max(map(len, SPACES))
+# Of the bytes of UTF-8, in which a space may have three.
+LINE_BREAK = re.compile(
+    rb"(?s)(?<=.{%d})" % LONGEST
+    + b"".join(b"(?<!%b)" % re.escape(space) for space in SPACES)
+    + rb"\n(?!%b)(?=.{%d})" % (b"|".join(map(re.escape, SPACES)), LONGEST)
+)
 
 # Ids, the places where documents begin, and the identifier of each of these documents, or None.
 NamedPiece = tuple[np.ndarray, Sequence[int], Sequence[Identifier | None]]
@@ -293,12 +300,14 @@ def find_line(part: FileSlice, offset: int) -> int:
     """
     with part.path.open("rb") as file:
         while offset < part.stop:
-            file.seek(offset - 2)
-            window = file.read(min(CHUNK, part.stop - offset + 2))
+            file.seek(max(offset - LONGEST - 1, part.start))
+            window = file.read(min(CHUNK, part.stop - file.tell()))
             if match := LINE_BREAK.search(window):
-                return offset - 2 + match.end()
+                return file.tell() - len(window) + match.end()
+            if file.tell() == part.stop:
+                break
             # The end may be the beginning of a match.
-            offset += max(len(window) - 2, 1)
+            offset = file.tell() - LONGEST + 1
     return part.stop
 
 

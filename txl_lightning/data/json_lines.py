@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from ..errors import DataError, invalid_text, print_notice, require, shorten
 from ..files import flush_to_disk, has_ending, read_json, replace_file, write_json
 from ..process import is_child
-from .archives import COMPRESSED, explain_damage, open_compressed, unpack_once
+from .archives import explain_damage, open_compressed, unpack_once
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")
 KEY = "text"  # of the text, where no other is given
