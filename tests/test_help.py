@@ -16,6 +16,7 @@ from txl_lightning import CorpusDataModule
 from txl_lightning import __main__ as entry
 from txl_lightning.command_line import COMMANDS, TrainerCommand
 from txl_lightning.data.sources import DataConfig
+from txl_lightning.imports import OWN
 
 SLOW = {"lightning", "torchmetrics", "wandb", "matplotlib", "scipy", "requests", "tokenizers"}
 TRAINER = [name for name, command in COMMANDS.items() if isinstance(command, TrainerCommand)]
@@ -181,11 +182,19 @@ def test_options_appear_in_the_help_of_their_commands_ours_first(helps):
 
 
 def test_help_of_fit_is_short_and_names_the_full_one(helps):
-    shown, all_shown = ({*re.findall(r"--[\w.]+", helps[name])} for name in ("fit", "fit full"))
+    names = ("fit", "fit full")
+    # Without the sentence about --model.net.
+    shown, all_shown = ({*re.findall(r"--[\w.]+(?![\w.]| NAME)", helps[name])} for name in names)
     assert len(shown) <= 30 < 90 < len(all_shown)
     assert shown < all_shown
     assert {"--config", "--data.path", "--model.net.mem_len", "--plan.minutes"} <= shown
     assert "--help full prints all" in helps["fit"]
+
+
+@pytest.mark.parametrize("name", ["fit", "fit full"])
+def test_help_of_fit_names_the_networks_that_can_be_chosen(helps, name):
+    line = " ".join(helps[name].split())
+    assert f"--model.net NAME chooses a network: {', '.join(OWN)}, or a class of settings" in line
 
 
 def test_groups_of_options_are_named_for_people(helps):

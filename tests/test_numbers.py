@@ -319,7 +319,7 @@ DEFINED = [
     r"\(?exit( code)? \d\)?", r"\| \d{1,3} (?=\|)", r"(within|to) 1e-5", r"a 95 % interval",
     r"\d+ (published runs|faults)", r"(blocks of 1|parts of 64) MiB", r"the largest id \+ 1",
     r"64 MiB and more than 200 times", r"(of|From) 50 kB (or more|of text)", r"mem_len \d+",
-    r"reaches 1 with", r"over 16 segments", r"(in|network of) 45 lines",
+    r"reaches 1 with", r"over 16 segments",
     r"(is|;) 0(?=[,: ])", r"Section \d\.\d", r"\| [34]\.\d(?=,| \|)",
     # Settings and examples.
     r"checkpoints have format \d", r"compressor of 2002",

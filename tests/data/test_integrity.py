@@ -90,7 +90,9 @@ def test_a_damaged_copy_of_what_was_unpacked_is_unpacked_again_with_a_message(
     how = {"vocab": "bytes", "id_key": "id" if "jsonl" in name else None}
 
     def read() -> list:
-        return content(DataConfig(path=str(path), data_dir=str(tmp_path / "data"), **how).open_text())
+        return content(
+            DataConfig(path=str(path), data_dir=str(tmp_path / "data"), **how).open_text()
+        )
 
     expected = read()
     assert read() == expected

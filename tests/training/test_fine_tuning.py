@@ -45,7 +45,7 @@ def test_a_text_that_is_named_is_another_one_although_it_is_the_default(
 ):
     default = CORPORA[DataConfig.corpus]
     [part] = slice_file(Path(load_data_settings(run_folder)["path"]))
-    short = replace(default, cut=lambda paths, fractions: dict.fromkeys(SPLITS, [part]))
+    short = replace(default, cut=lambda paths, fractions: {split: [part] for split in SPLITS})
     monkeypatch.setitem(CORPORA, DataConfig.corpus, short)
     where = [f"--data.data_dir={tmp_path / 'data'}", f"--trainer.default_root_dir={tmp_path / 't'}"]
     given = [f"--data.corpus={DataConfig.corpus}", f"--ckpt_path={run_folder}"]

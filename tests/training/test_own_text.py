@@ -76,6 +76,13 @@ def test_config_with_a_network_has_no_recipe_and_a_short_text_has_a_notice(
     assert (lines, config["data"]["vocab"]) == ([f"{short}the defaults are used"], None)
 
 
+def test_another_network_has_no_recipe_and_a_notice(accepted, long_text):
+    words = "--model.net=LSTM", "--model.net.d_model=16", "--trainer.max_steps=2"
+    lines, config = fit(accepted, long_text, *words)
+    assert lines == ["no recipe for the network LSTMConfig: the defaults are used"]
+    assert config["data"]["vocab"] is None
+
+
 def test_config_without_a_network_overrides_parts_of_the_recipe(accepted, long_text):
     part = long_text.parent / "part.yaml"
     words = "data: {vocab: bytes}", "plan: {minutes: 0.05}", "trainer: {max_steps: 3}"

@@ -184,6 +184,12 @@ def test_each_setting_that_is_no_default_is_explained_by_its_layer(
     assert not Path("runs").exists()
 
 
+def test_a_network_that_is_chosen_is_explained(explained, text_file):
+    rows = explained("fit", f"--data.path={text_file}", "--model.net=LSTM")
+    name = "txl_lightning.networks.lstm.LSTMConfig"
+    assert rows["model.net.class_path"] == (name, "command line")
+
+
 def test_settings_of_a_checkpoint_are_explained_by_its_path(explained, run_folder):
     rows = explained("test", run_folder, "--trainer.limit_test_batches=1")
     path = str(run_folder / "checkpoints" / "best.ckpt")

@@ -1,6 +1,6 @@
 """The contract of a network: all that training, evaluation, generation and checkpoints know of it.
 
-An example of 45 lines is in docs/own_network.md.
+An example is in docs/own_network.md.
 
 B rows   L tokens in the segment   V vocabulary
 """

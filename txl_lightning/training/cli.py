@@ -42,12 +42,11 @@ from .options import (
     list_defaults,
     list_parts,
     make_parser,
-    require_gpu,
     require_text,
     set_folder,
 )
 from .own_text import describe_recipe, find_recipe
-from .ranks import check_launcher, print_once, require_srun
+from .ranks import check_launcher, print_once, require_gpu, require_srun
 from .run_state import read_state
 from .settings import Resolved, SettingsLayer, explain_refusal, list_origins, parse, read_given
 from .start import (

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
+from textwrap import fill
 from typing import Any, ClassVar, Literal
 
 import lightning.pytorch
 import yaml
 from jsonargparse import ActionConfigFile, Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..checkpoints import LoadedCheckpoint
@@ -17,6 +17,7 @@ from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.sources import SOURCES
 from ..errors import Settings, flatten_settings, prefix_errors, require
 from ..files import check_folder_writable
+from ..imports import OWN
 from ..model import EvalLengths
 from ..model.adaptation import Adaptation
 from ..model.config import CLASS, find_config_class
@@ -66,6 +67,8 @@ GROUPS = {
     "trainer": "Trainer",
 }
 """Titles in the help; others are the first lines of docstrings."""
+NETWORK_HELP = f"""--model.net NAME chooses a network: {", ".join(OWN)}, or a class of
+settings of your own. With --help it prints their options."""
 WITHOUT_EFFECT = ("weights_only", "verbose", "return_predictions")
 """Options of Lightning whose values are fixed."""
 DESCRIPTION = """Every setting is also a key of a YAML file: --config FILE, once or several times.
@@ -180,7 +183,7 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
     with prefix_errors("model.net"):
         parser.add_class_arguments(find_config_class(net_class), "model.net")
     if net_class:
-        parser.add_argument(f"--model.net.{CLASS}", default=net_class, help="Class of them.")
+        parser.add_argument(f"--model.net.{CLASS}", default=net_class, help="Class of settings.")
     parser.add_class_arguments(LanguageModel, "model", fail_untyped=False, skip={"net"})
     parser.add_lightning_class_args(CorpusDataModule, "data")
     parser.link_arguments("data.n_token", "model.net.n_token", apply_on="instantiate")
@@ -197,6 +200,8 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
     parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
     for key, title in GROUPS.items():
         parser.groups[key].title = title
+    if "--trainer.help" not in words:
+        parser.groups["model.net"].description = fill(NETWORK_HELP, 76)
     return parser
 
 
@@ -334,12 +339,3 @@ def make_batches_whole(trainer: Namespace) -> None:
         is_valid = not isinstance(trainer[name], float) or trainer[name] == default
         expected = "a whole number of batches, because training has no end"
         require(is_valid, f"trainer.{name}", trainer[name], expected)
-
-
-def require_gpu(accelerator: Any) -> None:
-    """Refuse a kind of GPU that this machine does not have."""
-    gpus = {"cuda": [CUDAAccelerator], "mps": [MPSAccelerator]}
-    gpus["gpu"] = [CUDAAccelerator, MPSAccelerator]
-    has_one = accelerator not in gpus or any(each.is_available() for each in gpus[accelerator])
-    expected = "auto or cpu, because torch finds no GPU of this kind"
-    require(has_one, "trainer.accelerator", accelerator, expected)

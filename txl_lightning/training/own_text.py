@@ -38,7 +38,7 @@ from .network_size import (
     reckon_speed,
 )
 from .options import TRAINER_DEFAULTS, check_settings
-from .settings import Given, Resolved, SettingsLayer, nest_settings, parse
+from .settings import WORDS, Given, Resolved, SettingsLayer, nest_settings, parse
 
 MINUTES = 5.0  # of training; measured with 2, 5 and 30
 WIDE_MINUTES = 15  # from which the network is WIDE
@@ -79,20 +79,24 @@ STEPS = {"max_steps": TRAINER_DEFAULTS["max_steps"], "max_time": None, "fast_dev
 def find_recipe(
     given: Given, parser: Parser | None = None, saved: Sequence[SettingsLayer] = ()
 ) -> SettingsLayer | None:
-    """Return the recipe of a text of one's own; an empty one if the text is too short.
+    """Return the recipe of a text of one's own; an empty one if the text is too short, or if words
+    name another network.
 
     None: a config gives a network or an optimizer, or ckpt_path or no such text is given. A parser
     refuses what is given, above the layer that is saved, before the text is read: it may be large.
     """
     if not needs_recipe(given):
         return None
-    if parser:
+    if parser and given.net_class is None:
         refuse_mistakes(given, parser, saved)
     data = read_data(given)
     length = data.source.measure_own()
     if length.n_byte == 0:
         # A corpus; or a text that cannot be read, and preparing it says why.
         return None
+    if given.net_class:
+        name = given.net_class.rpartition(".")[2]
+        return SettingsLayer(f"no recipe for the network {name}: the defaults are used", {})
     n_byte = estimate_bytes(length)
     if n_byte < SMALLEST:
         short = f"{n_byte:,} bytes, less than {SMALLEST:,}"
@@ -138,14 +142,14 @@ def refuse_mistakes(given: Given, parser: Parser, saved: Sequence[SettingsLayer]
 
 
 def needs_recipe(given: Given) -> bool:
-    """Return True if no config, class or ckpt_path gives a network or an optimizer.
+    """Return True if no config or ckpt_path gives a network or an optimizer.
 
-    Single settings of them in words do not count, nor a checkpoint that `resume` finds.
+    Words do not count, nor a checkpoint that `resume` finds.
     """
-    models = [layer.tree.get("model", {}) for layer in given.configs]
+    models = [each.tree.get("model", {}) for each in given.configs if each.origin != WORDS]
     has_model = any({"net", "optim", "class_path"} & model.keys() for model in models)
     is_new = given.get_text("ckpt_path") in (None, "last")
-    return is_new and not has_model and given.net_class is None
+    return is_new and not has_model
 
 
 def read_data(given: Given) -> CorpusConfig:

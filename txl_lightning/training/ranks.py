@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy, StrategyRegistry
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, distributed
@@ -41,6 +42,15 @@ SEEN = {
     "WORLD_SIZE": "torchrun, or a launcher that sets LOCAL_RANK too",
 }
 """Launchers that let Lightning see the processes, by the variable; for the others mpi4py."""
+
+
+def require_gpu(accelerator: Any) -> None:
+    """Refuse a kind of GPU that this machine does not have."""
+    gpus = {"cuda": [CUDAAccelerator], "mps": [MPSAccelerator]}
+    gpus["gpu"] = [CUDAAccelerator, MPSAccelerator]
+    has_one = accelerator not in gpus or any(each.is_available() for each in gpus[accelerator])
+    expected = "auto or cpu, because torch finds no GPU of this kind"
+    require(has_one, "trainer.accelerator", accelerator, expected)
 
 
 def require_srun() -> None:

@@ -345,5 +345,6 @@ def list_origins(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield each setting that is no default, its value and its origin."""
     for key, value in flatten_settings(settings).items():
-        if value != defaults.get(key):
+        # The default of the class is the one that is given.
+        if value != defaults.get(key) or key == NET_CLASS:
             yield key, format_value(value), resolved.find_layer(key).origin
