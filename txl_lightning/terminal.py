@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TextIO
 
@@ -67,6 +67,13 @@ def point_at_null(number: int) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
+
+
+def is_stdout(path: str | None) -> bool:
+    """Return True for a path of the file or pipe that the standard output writes to."""
+    with suppress(OSError):
+        return path is not None and os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
+    return False
 
 
 @contextmanager

@@ -61,6 +61,14 @@ CONTRASTS = {
         "steps in shorter segments",
         "steps of all weights",
     ),
+    "cache of 20,000 against steps in segments of 4": (
+        "cache of 20,000",
+        "steps in segments of 4",
+    ),
+    "steps in segments of 4 against steps in shorter segments": (
+        "steps in segments of 4",
+        "steps in shorter segments",
+    ),
     "cache and steps in shorter segments against cache and steps": (
         "cache and steps in shorter segments",
         "cache and steps",
@@ -83,6 +91,7 @@ FRONT = (
     "cache of 20,000",
     "steps of all weights",
     "steps in shorter segments",
+    "steps in segments of 4",
     "RMS steps of all weights",
     "cache and steps",
     "cache and steps in shorter segments",

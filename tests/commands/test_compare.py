@@ -1,5 +1,6 @@
 """runs and compare: the runs in a folder, as a list and side by side."""
 
+import io
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.helpers.pictures import has_curves
-from txl_lightning.analysis.plots import draw_validations
+from txl_lightning.analysis.plots import draw_validations, open_figure
 from txl_lightning.files import find_host_name
 from txl_lightning.runs.listing import load_run
 from txl_lightning.runs.metrics_table import RunMetrics
@@ -94,6 +95,35 @@ def test_mistakes_about_runs_are_one_line(refused, runs, tmp_path):
         shutil.rmtree(runs) if words == ["runs"] else None
         code, line = refused(*words)
         assert (code, "a folder with runs, which fit writes" in line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--margin=-5", "margin: invalid -5.0; expected 0 or more"),
+        ("--out=x.foo", "out: invalid x.foo; expected a file that ends with .png, .svg, .pdf"),
+    ],
+)
+def test_mistakes_of_options_are_refused_before_anything_is_printed(refused, runs, option, message):
+    assert refused("compare", runs, option) == (2, message)
+
+
+def test_a_run_within_another_and_one_by_two_names_have_a_column_each(accepted, runs):
+    first = runs / "first" / "version_0"
+    shutil.copytree(runs / "second" / "version_0", first / "version_0")
+    lines = accepted("compare", first, os.path.relpath(first)).out.splitlines()
+    names = ["version_0", "version_0/version_0"]
+    assert sorted(re.split("  +", lines[0].strip())) == names
+
+
+def test_names_of_runs_are_drawn_as_they_are():
+    row = {"step": 1, "val/tokens_seen": 8.0, "val/nats": 2.0}
+    names = ["a$_{b$c", "_hidden", "a$x$"]
+    with open_figure(file := io.StringIO(), format="svg") as (axes,):
+        draw_validations(axes, {name: RunMetrics([row]) for name in names})
+        axes.set_ylabel("nats per $_{unit$")
+    for name in (*names, "nats per $_{unit$"):
+        assert f">{name}<" in file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -392,6 +393,20 @@ def test_each_document_has_its_nats_and_its_most_surprising_token(measure, tmp_p
     assert documents[2]["most_surprising"] is None
     total = sum(each["nats"] for each in documents)
     assert record["nats"] == pytest.approx(total / 15, abs=1e-5)
+
+
+def test_two_results_in_one_file_are_refused_but_not_in_one_pipe(refused, run_folder, tmp_path):
+    path = write_records(tmp_path / "a.jsonl", ["to be", "or not"])
+    words = ("evaluate", run_folder, "--path", path, "--per_document=b.jsonl")
+    Path("b.jsonl").touch()
+    message = "out: invalid ./b.jsonl; expected another file than per_token and per_document"
+    assert refused(*words, "--out=./b.jsonl") == (2, message)
+
+
+def test_a_record_is_once_in_a_pipe_that_is_also_the_file(run_folder, text_file):
+    words = ["evaluate", run_folder, "--path", text_file, "--max_tokens=50", "--out=/dev/stdout"]
+    ran = subprocess.run([sys.executable, "-m", "txl_lightning", *words], capture_output=True)
+    assert len(ran.stdout.splitlines()) == 1, ran.stderr
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

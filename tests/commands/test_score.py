@@ -209,12 +209,19 @@ def test_lists_are_read_from_the_pipe_of_a_shell(run_folder, processes, path):
 def test_costs_in_place_of_log_probabilities_are_refused(refused, run_folder, tmp_path, scores):
     line = json.dumps({"candidates": ["a", "b"], "scores": scores})
     (tmp_path / "a.jsonl").write_text(line)
-    wrong = next(each for each in scores if each > 0)
-    message = f"scores: invalid {wrong}; expected log-probabilities, 0 or less; negate costs"
+    message = f"scores: invalid {max(scores)}; expected log-probabilities, 0 or less; negate costs"
     assert refused("score", run_folder, "--candidates=a.jsonl") == (
         3,
         f"a.jsonl, line 1: {message}",
     )
+
+
+@pytest.mark.parametrize("identifier", ["NaN", "1e400", "-Infinity"])
+def test_an_id_that_is_no_finite_number_is_refused(refused, run_folder, tmp_path, identifier):
+    (tmp_path / "a.jsonl").write_text(f'{{"candidates": ["a"], "id": {identifier}}}')
+    code, line = refused("score", run_folder, "--candidates=a.jsonl")
+    message = f"a.jsonl, line 1: id: invalid {float(identifier)}; expected a finite number, or a"
+    assert (code, message in line) == (3, True), line
 
 
 @pytest.mark.parametrize("scores", [[0.0, -1.0], [1e-7, -2.0]], ids=str)

@@ -1,5 +1,6 @@
 """inspect and recl: tables and figures of a model, on its own text or another."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from txl_lightning import stream_nats
 from txl_lightning.analysis.context_length import compute_recl, score_context, spread_targets
 from txl_lightning.checkpoints import load, load_checkpoint
 from txl_lightning.checkpoints.saving import manifest_path
-from txl_lightning.commands.inputs import pick_device, read_ids
+from txl_lightning.commands.inputs import choose_split, pick_device, read_ids
 from txl_lightning.files import hash_file
 from txl_lightning.runs.listing import shorten_paths
 
@@ -41,8 +42,19 @@ def test_words_are_read_with_the_checkpoints_vocabulary(txl, small, text_file, t
     vocab = checkpoint.load_vocabulary()
     (tmp_path / "other.txt").write_text("cd ab\nxy\n")
     for path, expected in (("other.txt", {"cd", "ab", "<unk>"}), (None, {"ab", "cd"})):
-        ids = read_ids(checkpoint, vocab, path, "val").tolist()
+        ids = read_ids(checkpoint, vocab, path, None).tolist()
         assert set(vocab.decode(ids).split()) == expected
+
+
+def test_a_split_is_that_of_a_run_or_a_store_and_refused_of_a_file(accepted, text_file, tmp_path):
+    accepted("prepare", text_file, f"--out={tmp_path / 'store'}", "--vocab=bytes")
+    for path in (None, str(tmp_path / "store")):
+        assert [choose_split(path, split) for split in (None, "train")] == ["val", "train"]
+        with pytest.raises(ValueError, match="split: invalid dev; expected one of train, val, te"):
+            choose_split(path, "dev")
+    assert choose_split(str(text_file), None) is None
+    with pytest.raises(ValueError, match="split: invalid train; expected left out with a path"):
+        choose_split(str(text_file), "train")
 
 
 def test_omitted_device_is_a_gpu_if_present(monkeypatch):
@@ -186,6 +198,8 @@ def test_group_needs_one_vocabulary_and_different_files(txl, refused, checkpoint
     assert refused("recl", checkpoint, other) == (2, message)
     code, line = refused("recl", checkpoint, checkpoint)
     assert (code, line.endswith("expected different files")) == (2, True)
+    code, line = refused("recl", checkpoint, os.path.relpath(checkpoint))
+    assert (code, line.endswith("expected different files")) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +211,9 @@ def test_group_needs_one_vocabulary_and_different_files(txl, refused, checkpoint
         (["r/txl/v_0/best.ckpt", "r/txl/v_1/last.ckpt"], ["v_0/best", "v_1/last"]),
         (["r/best.ckpt", "r/old/best.ckpt"], ["best", "old"]),
         (["r/lr0.1", "r/lr0.2"], ["lr0.1", "lr0.2"]),
+        (["r/best.ckpt", "r/best"], ["best.ckpt", "best"]),
+        (["r/v", "r/v/v"], ["v", "v/v"]),
+        (["r/v/v", "r/v", "r/v/w/v"], ["v/v", "v", "v/w/v"]),
     ],
 )
 def test_models_are_named_by_the_different_parts_of_their_paths(paths, expected):

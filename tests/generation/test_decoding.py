@@ -166,6 +166,7 @@ def test_a_lightning_module_generates_as_its_network_does():
     ("changes", "message"),
     [
         ({"max_new_tokens": -1}, "max_new_tokens: invalid -1"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens: invalid 2.5; expected a whole number"),
         ({"temperature": -0.5}, "temperature: invalid -0.5"),
         ({"ext_len": -1}, "ext_len: invalid -1"),
         ({"temprature": 1}, r"^temprature: unknown key; did you mean temperature\?"),

@@ -159,6 +159,7 @@ def test_ids_as_numbers_are_settled_by_the_space_after_them():
         ([b"\xc3", "a"], "text: invalid a text; expected bytes, as the part before"),
         ([b"\xc3"], "text: invalid 1 bytes of a character; expected its other bytes first"),
         (["\ud800"], "text: character 1 is not UTF-8 text"),
+        ([3], "text: invalid 3; expected a text or bytes"),
     ],
 )
 def test_parts_that_are_no_text_are_refused(parts, message):

@@ -1,6 +1,7 @@
 """Invalid sizes, and lengths of an evaluation."""
 
 import pytest
+import torch
 
 from txl_lightning import TransformerXL, TransformerXLConfig
 from txl_lightning.model import EvalLengths
@@ -34,6 +35,19 @@ CLUSTERS = {"cutoffs": (4, 7, 15), "d_embed": 8}
 def test_invalid_size_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         TransformerXLConfig(**changes)
+
+
+@pytest.mark.parametrize("positions", ["learned", "shaw", "absolute_learned"])
+def test_learned_positions_have_no_sinusoids_so_that_the_width_may_be_odd(positions):
+    sizes = {"n_token": 9, "n_layer": 2, "n_head": 3, "d_model": 33, "mem_len": 5, "clamp_len": 9}
+    tokens_BL = torch.arange(14).remainder(9)[None]
+    logits = []
+    for kernel in ("reference", "auto"):
+        torch.manual_seed(0)
+        net = TransformerXL(TransformerXLConfig(positions=positions, kernel=kernel, **sizes)).eval()
+        first_BLV, memory = net(tokens_BL[:, :7])
+        logits.append(torch.cat([first_BLV, net(tokens_BL[:, 7:], memory)[0]], dim=1))
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
 
 
 def test_settings_saved_with_a_kernel_that_was_removed_have_the_fastest_one():

@@ -9,7 +9,7 @@ import torch
 from txl_lightning.networks import LSTMConfig
 
 B = 3
-D = 6
+D = 7
 N_LAYER = 2
 GATES = ("in", "forget", "cell", "out")  # the order of torch's rows
 

@@ -53,13 +53,23 @@ def test_groups_are_named_by_what_differs_in_them(by, names):
     assert [*group_runs(runs, check_keys(runs, by))] == names
 
 
+@pytest.mark.parametrize("by", ["model.net.clamp_len", "model.net"])
+def test_a_run_without_a_setting_is_in_the_group_of_those_with_null(by):
+    key = "model.net.clamp_len"
+    runs = [make_run({key: None} | XL), make_run(XL), make_run({key: 20} | XL)]
+    groups = group_runs(runs, check_keys(runs, by))
+    [name] = [name for name in groups if "null" in name]
+    assert groups == {name: runs[:2], name.replace("null", "20"): runs[2:]}
+    assert len(list_choices(runs[:2], ["data.tgt_len"])) == 1
+
+
 @pytest.mark.parametrize(
     ("by", "values", "names"),
     [
         ("model.net.mem_len", [128, 0, 16], ["0", "16", "128"]),
         (LR, [0.012, 1e-05, 0.003], ["1e-05", "0.003", "0.012"]),
         (f"{LR},model.net.n_layer", [0.12, 0.012], ["lr 0.012", "lr 0.12"]),
-        ("data.vocab", ["words", 4096, None, "nan"], ["4096", "None", "nan", "words"]),
+        ("data.vocab", ["words", 4096, None, "nan"], ["4096", "nan", "null", "words"]),
         ("model.net", [64, 128, 8], [f"TransformerXL (mem_len {n})" for n in (8, 64, 128)]),
     ],
 )

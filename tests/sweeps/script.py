@@ -1,6 +1,8 @@
 """A trial of the tests: it logs like fit, in milliseconds, and continues after a kill.
 
 script.py --lr=LR [--mem_len=N] [--steps=N] [--wait=SECONDS] --trainer.default_root_dir=DIR
+
+With --nan=true its metric is never finite.
 """
 
 import json
@@ -31,7 +33,7 @@ with (folder / "version_0" / "metrics.csv").open("a+") as metrics:
     for step in range(max(n_done, 0), int(args.get("steps", 3))):
         # A lr of 0.3 is best; a longer memory helps a little.
         bits = (float(args["lr"]) - 0.3) ** 2 + 1 / (step + 1) - int(args.get("mem_len", 0)) / 1e4
-        print(f"{step},1,{bits}", file=metrics, flush=True)
+        print(f"{step},1,{'nan' if 'nan' in args else bits}", file=metrics, flush=True)
         time.sleep(float(args.get("wait", 0)))
         if stops:
             sys.exit(stops[0])

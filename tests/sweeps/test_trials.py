@@ -71,6 +71,9 @@ KNOWN = "expected one that is logged: step, train/loss, val/bits_per_byte"
         (["--steps=9"], {"metric": {"name": "train/bits"}},
          # It may be logged late.
          f"no trial has a value; the last: metric.name: invalid train/bits; {KNOWN}", 3, {9}),
+        (["--steps=2", "--nan=true"], {},
+         "no trial has a value; the last: metric.name: invalid val/bits_per_byte; expected a "
+         "finite value", 3, {2}),
     ],
 )  # fmt: skip
 def test_sweep_whose_first_trials_fail_ends_early(

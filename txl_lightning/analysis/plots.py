@@ -163,8 +163,10 @@ def draw_validations(axes: Any, runs: Mapping[str, RunMetrics]) -> None:
     axes.set(ylabel=unit.replace("_", " "), title="Validation loss")
     use_log_axis(axes)
     if axes.lines:
+        # By itself, matplotlib leaves out names that begin with "_".
+        names = [curve.get_label() for curve in axes.containers]
         # With many points, the search for the best location takes seconds.
-        axes.legend(frameon=False, loc="upper right")
+        axes.legend(axes.containers, names, frameon=False, loc="upper right")
 
 
 def draw_loss_by_position(axes: Any, nats_by_position: list[list[float]], unit: str) -> None:
@@ -216,7 +218,18 @@ def open_figure(
         for axes in panels:
             axes.grid(color=GRAY, alpha=0.25)
         yield panels
+        for text in list_names(figure):
+            # "$" in a name begins no mathematics.
+            text.set_parse_math(False)
         figure.savefig(file, dpi=120, **options)
+
+
+def list_names(figure: Any) -> Iterator[Any]:
+    """Yield the texts that may have names of the user's: titles, and labels of axes and legends."""
+    for axes in figure.axes:
+        yield from (axes.title, axes.xaxis.label, axes.yaxis.label)
+    for legend in (*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))):
+        yield from legend.get_texts()
 
 
 def to_svg(draw: Draw, inches: tuple[float, float]) -> str:

@@ -10,6 +10,8 @@ from ..runs.listing import find_runs, load_runs, shorten_paths
 from ..runs.metrics_table import collect_by_key, find_differences
 from ..tables import align_columns
 
+PICTURES = (".png", ".svg", ".pdf")
+
 
 def compare_command(
     runs: tuple[str, ...], out: str | None = None, by: str | None = None, margin: float = 0.01
@@ -25,8 +27,9 @@ def compare_command(
             other settings that differ in a group, the best are chosen by validation.
         margin: With by, an effect of at most this is none, in the unit of the result.
     """
-    folders = list(dict.fromkeys(folder for path in runs for folder in find_runs(path, "runs")))
-    found = load_runs(folders)
+    require(margin >= 0, "margin", margin, "0 or more")
+    folders = {each.resolve(): each for path in runs for each in find_runs(path, "runs")}
+    found = load_runs([*folders.values()])
     if by is not None:
         require(out is None, "out", out, "null with by, which prints a table")
         # Only this reads texts, with torch.
@@ -35,11 +38,11 @@ def compare_command(
         compare_groups(found, by, margin)
         return
     require(margin == 0.01, "margin", margin, "left out without by")
-    folders = [run.folder for run in found]
-    root = Path(os.path.commonpath([folder.absolute() for folder in folders]))
-    path = Path(out or root / "compare.png")
+    places = [run.folder.absolute() for run in found]
+    path = Path(out or Path(os.path.commonpath(places)) / "compare.png")
+    require(path.suffix in PICTURES, "out", path, f"a file that ends with {', '.join(PICTURES)}")
     check_file_writable("out", path)
-    loaded = dict(zip(shorten_paths(folders), found, strict=True))
+    loaded = dict(zip(shorten_paths(places), found, strict=True))
     settings = find_differences([run.settings for run in loaded.values()])
     results = collect_by_key([run.facts for run in loaded.values()])
     rows = [

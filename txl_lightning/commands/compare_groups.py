@@ -23,6 +23,7 @@ from ..runs.groups import (
     group_runs,
     list_choices,
     list_other_keys,
+    split_numbers,
 )
 from ..runs.listing import Run
 from ..tables import align_columns
@@ -110,7 +111,7 @@ def measure_group(name: str, group: Mapping[Any, Run]) -> dict[Any, Measured]:
     """Return the results of a group's runs by seed, in the order of the seeds; print each of them
     at once."""
     measured = {}
-    for seed in sorted(group, key=str):
+    for seed in sorted(group, key=lambda seed: split_numbers(str(seed))):
         label = f"{name}, seed {seed}"
         result = measure_run(group[seed], label)
         print(f"{label}  {result.mean:.4f} {result.unit}", flush=True)

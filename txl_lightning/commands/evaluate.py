@@ -28,7 +28,7 @@ from ..evaluation.tuning import SECONDS, Choice, Limit, choose_adaptation, measu
 from ..files import explain_write_errors, replace_file
 from ..model import Network, Weights
 from ..model.adaptation import Adaptation
-from ..terminal import show_progress
+from ..terminal import is_stdout, show_progress
 from .given_texts import STDIN, copy_stdin, find_kind, name_stdin
 from .inputs import Device, check_outputs, find_id_options, find_text_key, load_model
 
@@ -260,7 +260,7 @@ def print_record(
         print_notice(notice)
     print_notice(format_table(record, protocol.unit))
     line = json.dumps(record, allow_nan=False)
-    if not sys.stdout.isatty():
+    if not (sys.stdout.isatty() or is_stdout(out)):
         print(line)
     if out is not None:
         with explain_write_errors(Path(out)), open(out, "a", encoding="utf-8") as file:

@@ -92,6 +92,9 @@ def check_outputs(per_token: str | None, per_document: str | None, out: str | No
     require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
     check_file_writable("out", out)
     check_file_writable("per_document", per_document)
+    given = [Path(path).resolve() for path in (per_token, per_document, out) if path is not None]
+    is_set = len({*given}) == len(given) or not all(path.is_file() for path in given)
+    require(is_set, "out", out, "another file than per_token and per_document")
 
 
 def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
@@ -101,20 +104,30 @@ def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
     return folder
 
 
+def choose_split(path: str | None, split: str | None) -> str | None:
+    """Return the split to read: left out, val; None for a file that has none."""
+    if path is None or find_kind(Path(path)) == "store":
+        split = "val" if split is None else split
+        require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
+        return split
+    require(split is None, "split", split, "left out with a path that is no store")
+    return None
+
+
 def read_ids(
     checkpoint: LoadedCheckpoint,
     vocab: Vocabulary,
     path: str | None,
-    split: str,
+    split: str | None,
     n_most: int | None = None,
 ) -> np.ndarray:
     """Return the first ids of a file, or else of a split of the checkpoint's text, as one document;
     print the share that is unknown."""
+    split = choose_split(path, split)
     if path is not None:
         ids = read_path(checkpoint, vocab, path, split, n_most)
         warn_of_unknown(vocab, ids)
         return ids
-    require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
     _, store = checkpoint.open_text()
     if not isinstance(store, Store):
         raise ValueError(f"path: invalid null; {checkpoint.path} was trained on a task, not text")
@@ -124,7 +137,11 @@ def read_ids(
 
 
 def read_path(
-    checkpoint: LoadedCheckpoint, vocab: Vocabulary, path: str, split: str, n_most: int | None
+    checkpoint: LoadedCheckpoint,
+    vocab: Vocabulary,
+    path: str,
+    split: str | None,
+    n_most: int | None,
 ) -> np.ndarray:
     """Return the first ids of a whole text or file of ids, or of a split of a store."""
     kind = find_kind(Path(path))
@@ -136,8 +153,9 @@ def read_path(
         return np.concatenate([ids for each in slices for ids in vocab.encode(each)])[:n_most]
     config = DataConfig(**{kind: path}, id_options=find_id_options(checkpoint)).put_all_in_test()
     with TemporaryDirectory(prefix="txl-") as folder:
-        split = split if config.source.has_splits else "test"
-        return np.array(config.source.encode(split, vocab, Path(folder)).tokens.ids[:n_most])
+        return np.array(
+            config.source.encode(split or "test", vocab, Path(folder)).tokens.ids[:n_most]
+        )
 
 
 def find_id_options(checkpoint: LoadedCheckpoint) -> IdOptions:

@@ -14,13 +14,13 @@ from ..model import find_device
 from ..model.config import is_transformer_xl
 from ..tables import Rows, write_table
 from ..terminal import show_progress
-from .inputs import Device, load_model, make_output_folder, read_ids, share_unknown
+from .inputs import Device, choose_split, load_model, make_output_folder, read_ids, share_unknown
 
 
 def inspect_command(
     ckpt_path: str,
     path: str | None = None,
-    split: str = "val",
+    split: str | None = None,
     tokens: int = 50_000,
     batch_size: int | None = None,
     tgt_len: int | None = None,
@@ -35,7 +35,7 @@ def inspect_command(
     Args:
         ckpt_path: A checkpoint written by fit, or a run's folder, for its best.ckpt.
         path: Text, file of ids or store; left out, that of the training.
-        split: Part of that text: train, val or test.
+        split: Part of that text: train, val or test; left out, val.
         tokens: Most tokens to read, from its beginning.
         batch_size: Rows read in parallel; left out, 8, or fewer for a short text.
         tgt_len: Tokens in a segment; left out, as in training.
@@ -62,9 +62,9 @@ def inspect_command(
         attention = measure_attention_distance(model, ids, **segments) if has_attention else []
         advance(1)
     origin = {"checkpoint": str(checkpoint.path), "checkpoint_sha256": checkpoint.sha256}
-    origin |= {"path": path, "split": split} | describe_environment(find_device(model))
-    origin |= {"tokens": len(ids), "unit": vocab.unit, "trained_mem_len": trained, **segments}
-    origin["unknown_share"] = share_unknown(vocab, ids)
+    origin |= describe_environment(find_device(model)) | {"tokens": len(ids), "path": path}
+    origin |= {"split": choose_split(path, split), "unknown_share": share_unknown(vocab, ids)}
+    origin |= {"unit": vocab.unit, "trained_mem_len": trained, **segments}
     write_results(folder, nats, attention, origin)
 
 

@@ -18,7 +18,7 @@ from ..runs.folder import find_checkpoint
 from ..runs.listing import shorten_paths
 from ..tables import write_table
 from ..terminal import show_progress
-from .inputs import Device, load_model, make_output_folder, read_ids, share_unknown
+from .inputs import Device, choose_split, load_model, make_output_folder, read_ids, share_unknown
 
 
 def recl_command(
@@ -29,7 +29,7 @@ def recl_command(
     positions: int = 2000,
     reading: Literal["whole", "trained"] = "whole",
     path: str | None = None,
-    split: str = "val",
+    split: str | None = None,
     device: Device = None,
     out: str | None = None,
 ) -> None:
@@ -48,7 +48,7 @@ def recl_command(
         reading: How a context is read: whole, so that each token sees all of it before itself; or
             trained, in the segments and with the memory of training.
         path: Text, file of ids or store; left out, that of the first checkpoint's run.
-        split: Part of that text: train, val or test.
+        split: Part of that text: train, val or test; left out, val.
         device: Device of the models; left out, a GPU if there is one.
         out: Folder to write to; left out, recl in the first run's folder.
     """
@@ -69,7 +69,7 @@ def recl_command(
     origin |= describe_environment(find_device(next(iter(models.values()))))
     origin |= {"checkpoint_sha256": {name: each.sha256 for name, each in named.items()}}
     origin |= {"reading": reading, "positions": len(place_P), "path": path, "unit": vocab.unit}
-    origin |= {"split": None if path else split, "unknown_share": share_unknown(vocab, tokens)}
+    origin |= {"split": choose_split(path, split), "unknown_share": share_unknown(vocab, tokens)}
     write_results(folder, nats, control, r, origin | {"contexts": [*contexts]})
 
 
@@ -128,7 +128,7 @@ def load_group(
 ) -> tuple[list[LoadedCheckpoint], dict[str, Network], Vocabulary]:
     """Load checkpoints, their networks by name, and their one vocabulary."""
     paths = [find_checkpoint(name) for name in names]
-    is_set = len(set(paths)) == len(paths)
+    is_set = len({path.resolve() for path in paths}) == len(paths)
     require(is_set, "ckpt_path", ", ".join(map(str, paths)), "different files")
     loaded = [load_model(path, device) for path in paths]
     checkpoints, models, vocabs = map(list, zip(*loaded, strict=True))

@@ -59,13 +59,11 @@ class ScoreOptions(Settings):
     context: str | None = None
     """Text before the first list; left out, a line end."""
     end: str | None = None
-    """Text after each candidate, which is scored with it; left out, a line end if the vocabulary
-    knows it."""
+    """Text after each candidate, scored with it; left out, a line end if the vocabulary has it."""
     carry: bool = True
     """Remember the lists before; false: only the context, and that of the list."""
     weight: float = 1.0
-    """Factor of the log-probabilities of this model, in nats, where a list has scores of another
-    one."""
+    """Factor of this model's log-probabilities, in nats, beside scores of another one."""
     surprisal: bool = False
     """Print the nats of each word too."""
     mem_len: int | None = None
@@ -101,12 +99,14 @@ class CandidateList(Settings):
         n_candidate = len(self.candidates)
         scores = self.scores
         require(n_candidate > 0, "candidates", "none", "at least one")
+        is_finite = not isinstance(self.id, float) or math.isfinite(self.id)
+        require(is_finite, "id", self.id, "a finite number, or a text")
         is_each = scores is None or (len(scores) == n_candidate and all(map(math.isfinite, scores)))
         require(is_each, "scores", scores, f"{n_candidate} numbers, one for each candidate")
         # Costs, such as nats, would choose the worst.
-        positive = [each for each in scores or () if each > ROUNDING]
+        highest = max(scores or (0,))
         expected = "log-probabilities, 0 or less; negate costs"
-        require(not positive, "scores", positive[0] if positive else None, expected)
+        require(highest <= ROUNDING, "scores", highest, expected)
 
     def find_best(self, nats: Sequence[float], weight: float) -> int:
         if self.scores is None:
@@ -163,7 +163,7 @@ def score_command(
             before = state if settings.carry else start
             record, state = score_list(model, vocab, before, each, settings, notice)
         record = record if lines is None else describe_line(line, record)
-        print(json.dumps(record, ensure_ascii=False), flush=True)
+        print(json.dumps(record, ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def find_input(candidates: str | None, lines: str | None, records: LineFormat) -> str:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import multiprocessing
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from ..errors import DataError, StorageError, print_notice, require
 from ..files import cache_result
 from ..imports import ALLOWED, allow_imports, hash_code
 from ..terminal import Advance, show_progress
+from .cuts import PIECE_BYTES, plan_pieces
 from .json_lines import DEFAULT_FORMAT, Identifier, LineFormat, describe_records, write_identifiers
 from .store import IDENTIFIERS, EvalText, Store, build_store, open_prepared
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
@@ -35,18 +35,9 @@ from .vocab.words import WordOptions
 # Opened stores ignore it. Fingerprints in checkpoints have `text`, `cuts` and `documents`, too.
 VERSION = 10
 LARGE_BYTES = 10_000_000  # of a text whose encoding takes long, so that a message is printed
-PIECE_BYTES = 8 << 20  # bytes of text that are encoded at once, by one process
 SHORT_BYTES = 100_000  # bytes of documents that are encoded in batches
 SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
 SMALLEST = 50_000  # bytes of the shortest text with subwords; shorter ones were not measured
-SPACES = [chr(code).encode() for code in range(0x3001) if chr(code).isspace()]
-LONGEST = max(map(len, SPACES))
-# Of the bytes of UTF-8, in which a space may have three.
-LINE_BREAK = re.compile(
-    rb"(?s)(?<=.{%d})" % LONGEST
-    + b"".join(b"(?<!%b)" % re.escape(space) for space in SPACES)
-    + rb"\n(?!%b)(?=.{%d})" % (b"|".join(map(re.escape, SPACES)), LONGEST)
-)
 
 # Ids, the places where documents begin, and the identifier of each of these documents, or None.
 NamedPiece = tuple[np.ndarray, Sequence[int], Sequence[Identifier | None]]
@@ -270,45 +261,6 @@ def map_in_processes(
 
 def list_results(function: Callable[[Any], Iterable], argument: Any) -> list:
     return [*function(argument)]
-
-
-def plan_pieces(slices: Iterable[FileSlice], vocab: Vocabulary) -> Iterator[list[FileSlice]]:
-    """Yield lists of slices of about PIECE_BYTES; large ones are cut at lines, if the ids of a
-    vocabulary allow it."""
-    piece = []
-    total = 0
-    for part in slices:
-        start = part.start
-        while start < part.stop:
-            is_cut = part.stop - start > PIECE_BYTES and vocab.is_cut_at_lines
-            stop = find_line(part, start + PIECE_BYTES) if is_cut else part.stop
-            if piece and total + stop - start > PIECE_BYTES:
-                yield piece
-                piece = []
-                total = 0
-            piece.append(replace(part, start=start, stop=stop, continues=start > part.start))
-            total += stop - start
-            start = stop
-    if piece:
-        yield piece
-
-
-def find_line(part: FileSlice, offset: int) -> int:
-    """Return the first beginning of a line after `offset`, not beside other white space.
-
-    Vocabularies join bytes to characters or words, but none joins two such lines.
-    """
-    with part.path.open("rb") as file:
-        while offset < part.stop:
-            file.seek(max(offset - LONGEST - 1, part.start))
-            window = file.read(min(CHUNK, part.stop - file.tell()))
-            if match := LINE_BREAK.search(window):
-                return file.tell() - len(window) + match.end()
-            if file.tell() == part.stop:
-                break
-            # The end may be the beginning of a match.
-            offset = file.tell() - LONGEST + 1
-    return part.stop
 
 
 def encode_piece(

@@ -6,6 +6,7 @@ B texts   L tokens   V vocabulary   W recent tokens
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from inspect import signature
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,8 @@ def decode_steps(
             GPU, or with hooks or parts of your own in the network.
         NonFiniteError: logits that are not finite.
     """
-    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
+    is_count = isinstance(max_new_tokens, Integral) and max_new_tokens >= 0
+    require(is_count, "max_new_tokens", max_new_tokens, "a whole number, 0 or more")
     require_no_steps(state.adaptation)
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
     net = find_network(model)

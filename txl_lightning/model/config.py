@@ -137,10 +137,10 @@ class TransformerXLConfig:
         for field in ("dropout", "dropatt"):
             yield 0 <= getattr(self, field) < 1, field, "at least 0 and less than 1"
         yield self.mem_len >= 0, "mem_len", "0 (no memory) or more"
-        yield self.d_model % 2 == 0, "d_model", "an even number"
+        is_learned = self.positions in LEARNED
+        yield is_learned or self.d_model % 2 == 0, "d_model", "an even number, for sinusoids"
         divides = self.d_head is not None or self.d_model % self.n_head == 0
         yield divides, "d_model", f"a multiple of n_head ({self.n_head}), unless d_head is given"
-        is_learned = self.positions in LEARNED
         clamp_len = self.clamp_len
         schemes = get_args(Positions)
         is_scheme = self.positions in schemes or is_class_path(self.positions)

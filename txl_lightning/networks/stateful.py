@@ -135,8 +135,10 @@ class StateNetwork(nn.Module):
         super().__init__()
         self.config = config
         sizes = {name: getattr(config, name) for name in ("n_token", "d_model", "cutoffs")}
-        # As in the Transformer-XL, whose other settings these two do not read.
-        self.embedding, self.head = embedding_and_head(TransformerXLConfig(n_head=1, **sizes))
+        # As in the Transformer-XL, whose other settings these two do not read: with sinusoids, the
+        # width would have to be even.
+        unused = {"n_head": 1, "positions": "learned", "clamp_len": 0}
+        self.embedding, self.head = embedding_and_head(TransformerXLConfig(**unused, **sizes))
         self.norm = norm
         self.drop = nn.Dropout(config.dropout)
         for table_VD in self.embedding.parameters():

@@ -14,7 +14,7 @@ from ..errors import require
 from ..imports import NETWORKS
 from ..model.config import CLASS
 from .listing import Run
-from .metrics_table import find_differences
+from .metrics_table import find_differences, format_setting
 
 SEED = "seed_everything"
 NET = "model.net"
@@ -96,7 +96,9 @@ def list_choices(runs: Iterable[Run], keys: Sequence[str]) -> list[list[Run]]:
     """Return the runs of each choice of the other settings."""
     choices: dict[str, list[Run]] = {}
     for run in runs:
-        text = json.dumps(select_others(run, keys), default=str, sort_keys=True)
+        # To lack a key is no difference from null.
+        others = {name: v for name, v in select_others(run, keys).items() if v is not None}
+        text = json.dumps(others, default=str, sort_keys=True)
         choices.setdefault(text, []).append(run)
     return [*choices.values()]
 
@@ -116,8 +118,8 @@ def list_other_keys(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
 
 def name_groups(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     """Return for each run the name of its group: of one setting, the value."""
-    if len(keys) == 1 and all(keys[0] in run.settings for run in runs) and keys[0] != NET_CLASS:
-        return [str(run.settings[keys[0]]) for run in runs]
+    if len(keys) == 1 and any(keys[0] in run.settings for run in runs) and keys[0] != NET_CLASS:
+        return [format_setting(run.settings.get(keys[0])) for run in runs]
     return describe_settings(runs, keys)
 
 
@@ -159,8 +161,8 @@ def describe_differences(runs: Sequence[Run], key: str) -> list[str]:
     parent = key.rpartition(".")[0]
     short = {n: n.removeprefix(f"{parent if n == key else key}.") for n in columns}
     return [
-        ", ".join(f"{short[n]} {columns[n][row]}" for n in columns if n in run.settings)
-        for row, run in enumerate(runs)
+        ", ".join(f"{short[n]} {columns[n][row] or 'null'}" for n in columns)
+        for row in range(len(runs))
     ]
 
 

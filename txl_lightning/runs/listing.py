@@ -85,11 +85,19 @@ def load_runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def shorten_paths(paths: Sequence[str | Path]) -> list[str]:
-    """Return the paths without the folders that all of them begin or end with."""
-    parts = [Path(str(path).removesuffix(".ckpt")).absolute().parts for path in paths]
-    start = count_shared(parts)
-    end = count_shared([each[start:][::-1] for each in parts])
-    return ["/".join(each[start : len(each) - end]) or each[-1] for each in parts]
+    """Return the paths without the folders that all of them begin or end with.
+
+    Different paths have different names, of which none is empty.
+    """
+    names: list[str] = []
+    for ending in (".ckpt", ""):
+        parts = [Path(str(path).removesuffix(ending)).absolute().parts for path in paths]
+        start = min(count_shared(parts), min(map(len, parts), default=1) - 1)
+        for end in (count_shared([each[start:][::-1] for each in parts]), 0):
+            names = ["/".join(each[start : len(each) - end]) or each[-1] for each in parts]
+            if len({*names}) == len({*paths}):
+                return names
+    return names
 
 
 def count_shared(parts: Iterable[tuple[str, ...]]) -> int:

@@ -150,8 +150,9 @@ class Sweep:
         """Report the best value after each new validation; return the last one."""
         values, columns = read_metric(folder, self.metric)
         if has_ended and not values:
+            is_logged = self.metric in columns
             expected = f"one that is logged: {', '.join(columns)}"
-            raise invalid("metric.name", self.metric, expected)
+            raise invalid("metric.name", self.metric, "a finite value" if is_logged else expected)
         best = [*itertools.accumulate(values, max if self.is_maximized else min)]
         for step in range(len(self.study.trials[trial.number].intermediate_values), len(best)):
             trial.report(best[step], step + 1)
