@@ -36,7 +36,7 @@ def read_results(text):
 
 def test_groups_are_compared_on_the_test_text_and_paired_by_seed(accepted, train):
     for mem_len in (0, 8):
-        for seed in (1, 2, 3):
+        for seed in (1, 10, 2):
             # With the usual small weights, three steps leave both groups equal to rounding.
             train(mem_len, seed, "--model.net.init_std=0.5")
     output = accepted("compare", "runs", "--by=model.net.mem_len")
@@ -48,7 +48,7 @@ def test_groups_are_compared_on_the_test_text_and_paired_by_seed(accepted, train
     bits = float(re.search(r'"bits_per_byte": ([\d.]+)', record)[1])
     assert means["8"][1] == pytest.approx(bits, abs=1e-4)
     results = read_results(output.out)
-    assert [*results] == [f"{name}, seed {seed}" for name in ("0", "8") for seed in (1, 2, 3)]
+    assert [*results] == [f"{name}, seed {seed}" for name in ("0", "8") for seed in (1, 2, 10)]
     assert results["8, seed 2"] == f"{means['8'][1]:.4f}"
     name, effect, interval, result, seeds = rows[4]
     differences = [b - a for a, b in zip(means["0"], means["8"], strict=True)]
