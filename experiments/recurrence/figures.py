@@ -12,7 +12,8 @@ SHOWN = (1, 2, 3, 4, 8, 16, 32, 64)
 KNOWN = 0.9
 """Share of right states in a segment up to which it counts as known."""
 SAME_SHARE = 5  # percent of the states
-N_ELEMENT = {"S3": 6, "S3, short words": 6, "A5": 60, "Z60": 60}
+SHORT = "S3, short words"
+N_ELEMENT = {"S3": 6, SHORT: 6, "A5": 60, "Z60": 60}
 """Number of elements by the kind of words; a guess is right with 1 / number."""
 DRAWN = (
     "Transformer-XL, 2 layers",
@@ -22,6 +23,7 @@ DRAWN = (
     "LSTM, 1 layer",
     "LSTM, 2 layers",
     "RMT, gradient 2",
+    "RMT, gradient 4",
 )
 
 
@@ -57,9 +59,11 @@ def tabulate_group(records: Records, group: str) -> results.Rows:
 def list_front(records: Records) -> results.Rows:
     """Return, of the first group, the segments that each arm could know, and those it knows."""
     group = next(iter(N_ELEMENT))
-    rows = [[f"words of {group}", "segments that reach it", "known segments (seeds)"]]
+    short = {name: known for name, _, _, _, known, *_ in tabulate_group(records, SHORT)[1:]}
+    head = [f"words of {group}", "segments that reach it", "known segments (seeds)"]
+    rows = [[*head, "trained on short words"]]
     for name, _, _, limit, known, *_ in tabulate_group(records, group)[1:]:
-        rows.append([name, limit, known])
+        rows.append([name, limit, known, short.get(name, "")])
     return rows
 
 
@@ -123,6 +127,6 @@ def draw(records: Records, folder: Path) -> None:
             lines[name] = line
         labels = {"xlabel": "segment of the word", "ylabel": "right states (%)", "xscale": "log"}
         labels["ylim"] = (0, 104)
-        path = folder / f"{group}.png"
+        path = folder / f"{group.replace(', ', ' ').replace(' ', '_')}.png"
         title = f"{group}: the product so far, known by segment"
         results.draw_lines(path, title, lines, 8, 4.5, **labels)

@@ -164,7 +164,7 @@ def load_checkpoint(path: str | Path) -> LoadedCheckpoint:
     if not path.is_file():
         others = ", ".join(sorted(other.name for other in path.parent.glob("*.ckpt")))
         hint = f" (there is {others})" if others else ""
-        expected = "expected a checkpoint written by fit, or a folder written by convert"
+        expected = "expected a run's folder, a checkpoint of fit, or a folder written by convert"
         raise ValueError(f"ckpt_path: {path}: no such file{hint}; {expected}")
     return check_weights(interpret_file(path, saving.verify_checkpoint(path), load_file(path)))
 
