@@ -271,7 +271,7 @@ def test_with_blocks_ten_times_as_long_intervals_of_code_alone_are_without_0_as_
     low, high = find_interval_of_longer_blocks(records, f"Django's documentation: {cache}")
     assert low < 0 < high
     assert (low + high) / 2 == pytest.approx(0.05, abs=0.01)
-    shorter = "cache of 20,000 against steps in shorter segments"
+    shorter = "cache of 20,000 against steps in segments of 4"
     for name in (cache, "RMS steps against plain steps", shorter):
         low, high = find_interval_of_longer_blocks(records, f"Django's code: {name}")
         assert low * high > 0, name

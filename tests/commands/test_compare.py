@@ -111,7 +111,8 @@ def test_mistakes_of_options_are_refused_before_anything_is_printed(refused, run
 def test_a_run_within_another_and_one_by_two_names_have_a_column_each(accepted, runs):
     first = runs / "first" / "version_0"
     shutil.copytree(runs / "second" / "version_0", first / "version_0")
-    lines = accepted("compare", first, os.path.relpath(first)).out.splitlines()
+    (runs / "link").symlink_to(first)
+    lines = accepted("compare", first, os.path.relpath(first), runs / "link").out.splitlines()
     names = ["version_0", "version_0/version_0"]
     assert sorted(re.split("  +", lines[0].strip())) == names
 
