@@ -1,6 +1,7 @@
 """compare: settings and results of several runs as a table, and their validations as a picture."""
 
 import os
+from itertools import chain
 from pathlib import Path
 
 from ..analysis.plots import draw_validations, open_figure
@@ -28,7 +29,9 @@ def compare_command(
         margin: With by, an effect of at most this is none, in the unit of the result.
     """
     require(margin >= 0, "margin", margin, "0 or more")
-    folders = {each.resolve(): each for path in runs for each in find_runs(path, "runs")}
+    folders: dict[Path, Path] = {}
+    for folder in chain(*(find_runs(path, "runs") for path in runs)):
+        folders.setdefault(folder.resolve(), folder)
     found = load_runs([*folders.values()])
     if by is not None:
         require(out is None, "out", out, "null with by, which prints a table")
