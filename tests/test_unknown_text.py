@@ -101,9 +101,9 @@ def test_an_echo_leaves_out_only_what_is_printed_with_the_next_token(given, deco
 def test_the_share_of_unknown_words_is_that_of_the_ids_that_are_read(words_run, capsys):
     Path("late.txt").write_text("one two\n" * 5 + "eins\n" * 5)
     vocab = Words.from_list(["<unk>", "one", "two"], WordOptions())
-    assert len(read_ids(SimpleNamespace(data_settings={}), vocab, "late.txt", "test", 6)) == 6
+    assert len(read_ids(SimpleNamespace(data_settings={}), vocab, "late.txt", None, 6)) == 6
     assert "unknown" not in capsys.readouterr().err
-    read_ids(SimpleNamespace(data_settings={}), vocab, "late.txt", "test")
+    read_ids(SimpleNamespace(data_settings={}), vocab, "late.txt", None)
     assert "20.0% of the tokens are unknown" in capsys.readouterr().err
 
 

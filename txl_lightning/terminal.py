@@ -2,15 +2,17 @@
 
 import errno
 import io
+import math
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TextIO
 
-from .errors import show_controls
+from .errors import print_notice, show_controls
 
 Advance = Callable[[int], object]  # called with the amount done since the last call
 
@@ -91,3 +93,23 @@ def show_progress(task: str, total: int | None, in_bytes: bool = True) -> Iterat
     options = {"console": Console(stderr=True), "disable": not sys.stderr.isatty()}
     with progress.Progress(*columns, **options, redirect_stdout=is_terminal) as bar:
         yield partial(bar.advance, bar.add_task(show_controls(task), total=total))
+
+
+def announce_minutes(
+    advance: Advance, total: int, first: int, clock: Callable[[], float] = time.monotonic
+) -> Advance:
+    """Return `advance` with a line, after the first bytes, on how long the others will take; none
+    if these are few."""
+    began = clock()
+    n_done = 0
+
+    def count(n_byte: int) -> None:
+        nonlocal n_done
+        advance(n_byte)
+        is_first = n_done < first <= n_done + n_byte
+        n_done += n_byte
+        if is_first and n_done < total / 2:
+            minutes = (clock() - began) / n_done * (total - n_done) / 60
+            print_notice(f"about {math.ceil(minutes)} min until all is encoded")
+
+    return count

@@ -69,7 +69,7 @@ def test_a_run_reads_its_texts_and_others_under_the_key_of_training(
     assert [each["id"] for each in named] == [f"d{n}" for n in range(40)]
     assert record["tokens"] == sum(map(len, WORDS))
     # As inspect and recl read it.
-    ids = read_ids(load_checkpoint(run), Bytes(), str(path), "test")
+    ids = read_ids(load_checkpoint(run), Bytes(), str(path), None)
     assert bytes(ids).decode() == "".join(WORDS)
     give(path.read_text())
     assert documents(run, "--path=-", "--id_key=id")[1] == named

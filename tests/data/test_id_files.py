@@ -225,7 +225,7 @@ def test_evaluation_reads_other_ids_as_those_of_training(accepted, refused, smal
     # As inspect and recl read it.
     checkpoint = load_checkpoint("runs/version_0")
     vocab = checkpoint.load_vocabulary()
-    assert read_ids(checkpoint, vocab, "b.bin", "val").tolist() == ids.tolist()
+    assert read_ids(checkpoint, vocab, "b.bin", None).tolist() == ids.tolist()
     val = DataConfig(store="store").open_text().ids("val")
     assert 0 < len(val) < len(ids)
     assert read_ids(checkpoint, vocab, "store", "val").tolist() == val.tolist()
@@ -243,13 +243,13 @@ def test_a_model_of_bytes_reads_a_file_of_ids_as_ids(write_files, tmp_path, monk
     folder = write_files({"config.yaml": b"data: {}", "run.json": b"{}", "checkpoints/a.ckpt": b""})
     checkpoint = LoadedCheckpoint(folder / "checkpoints" / "a.ckpt", "", {})
     np.save("a.npy", IDS % 256)
-    assert read_ids(checkpoint, Bytes(), "a.npy", "val").tolist() == (IDS % 256).tolist()
+    assert read_ids(checkpoint, Bytes(), "a.npy", None).tolist() == (IDS % 256).tolist()
     np.save("a.npy", [256])
     with pytest.raises(DataError, match=r"a\.npy: invalid id 256; expected ids from 0 to 255"):
-        read_ids(checkpoint, Bytes(), "a.npy", "val")
+        read_ids(checkpoint, Bytes(), "a.npy", None)
     Path("a.bin").write_bytes(b"a text, not ids\n" * 99)
     with pytest.raises(DataError, match=r"a\.bin: invalid ids: it looks like a text"):
-        read_ids(checkpoint, Bytes(), "a.bin", "val")
+        read_ids(checkpoint, Bytes(), "a.bin", None)
 
 
 @pytest.mark.parametrize("size", [1 << 20, 16, 1])

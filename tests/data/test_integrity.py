@@ -97,8 +97,10 @@ def test_a_damaged_copy_of_what_was_unpacked_is_unpacked_again_with_a_message(
     expected = read()
     assert read() == expected
     assert capsys.readouterr().err == ""
-    for folder in (tmp_path / "data" / "prepared").glob("*/files"):
-        for copy in folder.iterdir():
+    folders = [*(tmp_path / "data" / "prepared").glob("*/files")]
+    assert folders
+    for folder in folders:
+        for copy in [*folder.iterdir()]:
             if damage == "cut":
                 os.truncate(copy, copy.stat().st_size // 2)
             elif damage == "remove":

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from txl_lightning import files
-from txl_lightning.data import cuts, text_files
+from txl_lightning import files, terminal
 from txl_lightning.data import encoding as encoding_module
+from txl_lightning.data import text_files
 from txl_lightning.data.encoding import Encoding, encode_slices, prepare_text
 from txl_lightning.data.sources import DataConfig
 from txl_lightning.data.store import EvalText
@@ -152,8 +152,8 @@ def test_text_in_pieces_has_the_tokens_and_documents_of_one_piece(
     words = WordOptions(line_end="double_eos", lower_case=True)
     made = encoding(PIECES, PIECES[:40], b"a", vocab=vocab, document_unit=unit, words=words)
     whole = prepare_text(made, tmp_path / "whole")
-    monkeypatch.setattr(cuts, "PIECE_BYTES", 14)
-    assert len([*cuts.plan_pieces(made.splits["train"], Bytes())]) > 9
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 14)
+    assert len([*encoding_module.plan_pieces(made.splits["train"], Bytes())]) > 9
     pieces = prepare_text(made, tmp_path / "pieces")
     assert pieces.fingerprint == whole.fingerprint
     for split in SPLITS:
@@ -171,24 +171,36 @@ SPACES = [chr(code) for code in range(0x110000) if chr(code).isspace()]
 def test_no_piece_begins_or_ends_beside_white_space_of_any_kind(
     encoding, monkeypatch, space, chunk
 ):
-    monkeypatch.setattr(cuts, "PIECE_BYTES", 14)
-    monkeypatch.setattr(cuts, "CHUNK", chunk)
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 14)
+    monkeypatch.setattr(encoding_module, "CHUNK", chunk)
     text = f"第一\n{space}二三{space}\nde\n".encode() * 20
     [part] = encoding(text, cut=ALL_TRAIN).splits["train"]
-    pieces = [piece for [piece] in cuts.plan_pieces([part], Bytes())]
+    pieces = [piece for [piece] in encoding_module.plan_pieces([part], Bytes())]
     assert len(pieces) == 20
     for piece in pieces:
         assert text[piece.start :].startswith("第一\n".encode())
+
+
+@pytest.mark.parametrize("end", ["\r\n", ""])
+def test_a_text_without_a_place_to_cut_is_one_piece_also_if_its_file_became_shorter(
+    encoding, monkeypatch, end
+):
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 14)
+    [part] = encoding(f"a line{end}".encode() * 20, cut=ALL_TRAIN).splits["train"]
+    assert [*encoding_module.plan_pieces([part], Bytes())] == [[part]]
+    part.path.write_bytes(part.path.read_bytes()[:50])
+    assert [*encoding_module.plan_pieces([part], Bytes())] == [[part]]
 
 
 def test_indented_chinese_text_in_pieces_has_the_tokens_of_one_piece(
     tmp_path, encoding, monkeypatch
 ):
     codes = np.random.default_rng(0).integers(0x4E00, 0x4E30, 3000).tolist()
-    text = "".join(chr(code) + "。\n\u3000\u3000" * (code % 7 == 0) for code in codes)
+    ends = {0: "。\n\u3000\u3000", 1: "。\n"}
+    text = "".join(chr(code) + ends.get(code % 7, "") for code in codes)
     made = encoding(text.encode(), vocab="bpe", subwords=subwords.SubwordOptions(n_token=300))
     whole = prepare_text(made, tmp_path / "whole")
-    monkeypatch.setattr(cuts, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 1000)
     pieces = prepare_text(made, tmp_path / "pieces")
     np.testing.assert_array_equal(whole.ids("train"), pieces.ids("train"))
 
@@ -204,7 +216,7 @@ def test_a_tokenizer_that_joins_lines_encodes_a_file_in_one_piece(
     trainer = trainers.BpeTrainer(vocab_size=100, show_progress=False)
     tokenizer.train_from_iterator([lines], trainer)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    monkeypatch.setattr(cuts, "PIECE_BYTES", 14)
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 14)
     made = encoding(lines.encode(), vocab=tmp_path / "tokenizer.json", cut=ALL_TRAIN)
     store = prepare_text(made, tmp_path)
     assert store.ids("train").tolist() == store.vocab.encode_text(lines).tolist()
@@ -230,7 +242,7 @@ def test_progress_counts_every_byte_that_is_encoded(tmp_path, encoding, monkeypa
     advanced = []
     made = encoding(b"ab\ncde\n" * 10, cut=ALL_TRAIN, document_unit=unit)
     (tmp_path / "vocab.json").write_text(Bytes().to_json())
-    monkeypatch.setattr(cuts, "PIECE_BYTES", 20)
+    monkeypatch.setattr(encoding_module, "PIECE_BYTES", 20)
     encoded = encode_slices(made.splits["train"], tmp_path / "vocab.json", unit, 1, advanced.append)
     assert b"".join(ids.tobytes() for ids, *_ in encoded) == b"ab\ncde\n" * 10
     assert (sum(advanced), len(advanced) > 2) == (70, True)
@@ -365,7 +377,7 @@ def test_after_the_first_part_of_a_long_text_its_minutes_are_announced_once(
 ):
     seconds = iter([0.0, 10.0])
     done = []
-    advance = encoding_module.announce_minutes(done.append, total, 100, lambda: next(seconds))
+    advance = terminal.announce_minutes(done.append, total, 100, lambda: next(seconds))
     for n_byte in (60, 40, 50):
         advance(n_byte)
     assert done == [60, 40, 50]

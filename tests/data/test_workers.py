@@ -93,7 +93,7 @@ def test_a_store_has_the_fingerprint_of_its_text(make_encoding, tmp_path):
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from txl_lightning.data import cuts, encoding
+from txl_lightning.data import encoding
 from txl_lightning.data.text_files import FileSlice
 from txl_lightning.data.vocab import Bytes
 
@@ -111,11 +111,11 @@ class Slice(FileSlice):
         return super().chunks()
 
 if __name__ == "__main__":
-    cuts.PIECE_BYTES = 1000
+    encoding.PIECE_BYTES = 1000
     size = os.path.getsize("a.txt")
     slices = [Slice(Path("a.txt").absolute(), 0, size)]
     made = encoding.Encoding({"train": slices, "val": [], "test": []}, "words")
-    assert len([*cuts.plan_pieces(slices, Bytes())]) > 20
+    assert len([*encoding.plan_pieces(slices, Bytes())]) > 20
     encoding.prepare_folder(made, Path(sys.argv[1]).absolute(), Path("data"), int(sys.argv[2]))
 """
 

@@ -43,7 +43,9 @@ def compare_command(
     require(margin == 0.01, "margin", margin, "left out without by")
     places = [run.folder.absolute() for run in found]
     path = Path(out or Path(os.path.commonpath(places)) / "compare.png")
-    require(path.suffix in PICTURES, "out", path, f"a file that ends with {', '.join(PICTURES)}")
+    require(
+        path.suffix.lower() in PICTURES, "out", path, f"a file that ends with {', '.join(PICTURES)}"
+    )
     check_file_writable("out", path)
     loaded = dict(zip(shorten_paths(places), found, strict=True))
     settings = find_differences([run.settings for run in loaded.values()])

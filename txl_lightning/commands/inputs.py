@@ -92,9 +92,13 @@ def check_outputs(per_token: str | None, per_document: str | None, out: str | No
     require(not Path(per_token or "").is_fifo(), "per_token", per_token, "a file, not a pipe")
     check_file_writable("out", out)
     check_file_writable("per_document", per_document)
-    given = [Path(path).resolve() for path in (per_token, per_document, out) if path is not None]
-    is_set = len({*given}) == len(given) or not all(path.is_file() for path in given)
-    require(is_set, "out", out, "another file than per_token and per_document")
+    given = {"per_token": per_token, "per_document": per_document, "out": out}
+    found: dict[Path, str] = {}
+    for key, path in given.items():
+        # A device or a pipe takes both.
+        if path is not None and (not Path(path).exists() or Path(path).is_file()):
+            other = found.setdefault(Path(path).resolve(), key)
+            require(other == key, key, path, f"another file than that of {other}")
 
 
 def make_output_folder(out: str | None, run_folder: Path, name: str) -> Path:
@@ -110,7 +114,9 @@ def choose_split(path: str | None, split: str | None) -> str | None:
         split = "val" if split is None else split
         require(split in SPLITS, "split", split, f"one of {', '.join(SPLITS)}")
         return split
-    require(split is None, "split", split, "left out with a path that is no store")
+    # A missing file is named when it is read.
+    is_there = Path(path).exists()
+    require(split is None or not is_there, "split", split, "left out with a path that is no store")
     return None
 
 

@@ -110,7 +110,8 @@ def hash_contents(folder: Path) -> str:
 
 
 def list_unpacked(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    names = (os.path.join(place, name) for place, _, files in os.walk(folder) for name in files)
+    return [Path(name) for name in sorted(names) if os.path.isfile(name)]
 
 
 def unpack_archive(archive: Path, folder: Path) -> None:

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import math
 import multiprocessing
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,8 +19,7 @@ from .. import files
 from ..errors import DataError, StorageError, print_notice, require
 from ..files import cache_result
 from ..imports import ALLOWED, allow_imports, hash_code
-from ..terminal import Advance, show_progress
-from .cuts import PIECE_BYTES, plan_pieces
+from ..terminal import Advance, announce_minutes, show_progress
 from .json_lines import DEFAULT_FORMAT, Identifier, LineFormat, describe_records, write_identifiers
 from .store import IDENTIFIERS, EvalText, Store, build_store, open_prepared
 from .text_files import CHUNK, SPLITS, DocumentUnit, FileSlice
@@ -35,9 +32,14 @@ from .vocab.words import WordOptions
 # Opened stores ignore it. Fingerprints in checkpoints have `text`, `cuts` and `documents`, too.
 VERSION = 10
 LARGE_BYTES = 10_000_000  # of a text whose encoding takes long, so that a message is printed
+PIECE_BYTES = 8 << 20  # bytes of text that are encoded at once, by one process
 SHORT_BYTES = 100_000  # bytes of documents that are encoded in batches
 SUBWORDS = ("bpe", "unigram")  # vocabularies that are trained on a text
 SMALLEST = 50_000  # bytes of the shortest text with subwords; shorter ones were not measured
+
+# White space as bytes of UTF-8, the longest of which decides how much is read beside a line end.
+SPACES = tuple(chr(code).encode() for code in range(0x3001) if chr(code).isspace())
+LONGEST_SPACE = max(map(len, SPACES))
 
 # Ids, the places where documents begin, and the identifier of each of these documents, or None.
 NamedPiece = tuple[np.ndarray, Sequence[int], Sequence[Identifier | None]]
@@ -144,26 +146,6 @@ class Encoding:
             build_store(folder, pieces, vocab, description)
 
 
-def announce_minutes(
-    advance: Advance, total: int, first: int, clock: Callable[[], float] = time.monotonic
-) -> Advance:
-    """Return `advance` with a line, after the first bytes, on how long the others will take; none
-    if these are few."""
-    began = clock()
-    n_done = 0
-
-    def count(n_byte: int) -> None:
-        nonlocal n_done
-        advance(n_byte)
-        is_first = n_done < first <= n_done + n_byte
-        n_done += n_byte
-        if is_first and n_done < total / 2:
-            minutes = (clock() - began) / n_done * (total - n_done) / 60
-            print_notice(f"about {math.ceil(minutes)} min until all is encoded")
-
-    return count
-
-
 def join_neighbors(slices: Sequence[Any]) -> list[Any]:
     """Return the same bytes in fewer slices: those one after another in a file are one."""
     pairs = enumerate(pairwise(slices), 1)
@@ -261,6 +243,51 @@ def map_in_processes(
 
 def list_results(function: Callable[[Any], Iterable], argument: Any) -> list:
     return [*function(argument)]
+
+
+def plan_pieces(slices: Iterable[FileSlice], vocab: Vocabulary) -> Iterator[list[FileSlice]]:
+    """Yield lists of slices of about PIECE_BYTES; large ones are cut at lines, if the ids of a
+    vocabulary allow it."""
+    piece = []
+    total = 0
+    for part in slices:
+        start = part.start
+        while start < part.stop:
+            is_cut = part.stop - start > PIECE_BYTES and vocab.is_cut_at_lines
+            stop = find_line(part, start + PIECE_BYTES) if is_cut else part.stop
+            if piece and total + stop - start > PIECE_BYTES:
+                yield piece
+                piece = []
+                total = 0
+            piece.append(replace(part, start=start, stop=stop, continues=start > part.start))
+            total += stop - start
+            start = stop
+    if piece:
+        yield piece
+
+
+def find_line(part: FileSlice, offset: int) -> int:
+    """Return the first beginning of a line after `offset`, not beside other white space.
+
+    Vocabularies join bytes to characters or words, but none joins two such lines.
+    """
+    n_beside = LONGEST_SPACE
+    with part.path.open("rb") as file:
+        while offset < part.stop:
+            start = max(offset - 1 - n_beside, part.start)
+            file.seek(start)
+            window = file.read(min(CHUNK, part.stop - start))
+            place = window.find(b"\n", n_beside)
+            while n_beside <= place < len(window) - n_beside:
+                is_beside = window[place - n_beside : place].endswith(SPACES)
+                if not (is_beside or window.startswith(SPACES, place + 1)):
+                    return start + place + 1
+                place = window.find(b"\n", place + 1)
+            if len(window) <= 2 * n_beside:
+                # The end of the text, or of a file that has become shorter.
+                break
+            offset = start + len(window) - n_beside + 1
+    return part.stop
 
 
 def encode_piece(

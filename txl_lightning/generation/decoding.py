@@ -6,7 +6,6 @@ B texts   L tokens   V vocabulary   W recent tokens
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from inspect import signature
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data.vocab import Vocabulary
-from ..errors import convert_fields, require, suggest_key
+from ..errors import convert_fields, require, suggest_key, to_plain
 from ..model import Network, accumulator_dtype, eval_mode, find_network
 from ..model.adaptation import Adaptation
 from ..model.ring import make_decoder
@@ -163,13 +162,14 @@ def decode_steps(
             GPU, or with hooks or parts of your own in the network.
         NonFiniteError: logits that are not finite.
     """
-    is_count = isinstance(max_new_tokens, Integral) and max_new_tokens >= 0
-    require(is_count, "max_new_tokens", max_new_tokens, "a whole number, 0 or more")
+    n_new = to_plain(max_new_tokens)
+    is_count = isinstance(n_new, int) and n_new >= 0
+    require(is_count, "max_new_tokens", n_new, "a whole number, 0 or more")
     require_no_steps(state.adaptation)
     seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
     net = find_network(model)
     reader = make_decoder(net, state.adaptation, cuda_graph)
-    for _ in range(max_new_tokens):
+    for _ in range(n_new):
         # Between two tokens, the model has its own mode.
         with eval_mode(net):
             logits_BV, state = read_to_end(reader, state)

@@ -94,7 +94,7 @@ def decode_part(undecoded: bytes, part: str | bytes) -> tuple[str, bytes]:
         expected = "bytes, as the part before ends within a character"
         require(not undecoded, "text", "a text", expected)
         return part, b""
-    require(isinstance(part, bytes), "text", part, "a text or bytes")
+    require(isinstance(part, bytes | bytearray), "text", part, "a text or bytes")
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         text = decoder.decode(undecoded + part)

@@ -160,9 +160,15 @@ def describe_differences(runs: Sequence[Run], key: str) -> list[str]:
     columns = find_differences([select_settings(run, [key]) for run in runs])
     parent = key.rpartition(".")[0]
     short = {n: n.removeprefix(f"{parent if n == key else key}.") for n in columns}
+    # A run of an earlier release may lack what others have as null.
+    nullable = {n for n in columns if any(run.settings.get(n, 0) is None for run in runs)}
     return [
-        ", ".join(f"{short[n]} {columns[n][row] or 'null'}" for n in columns)
-        for row in range(len(runs))
+        ", ".join(
+            f"{short[n]} {columns[n][row] or 'null'}"
+            for n in columns
+            if n in run.settings or n in nullable
+        )
+        for row, run in enumerate(runs)
     ]
 
 

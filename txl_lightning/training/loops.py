@@ -79,14 +79,15 @@ class PassLimit:
         """
         per_step = self.accumulation
         n_taken = done.n_batch // per_step
-        n_more = 0
         if has_epochs(self.trainer):
             n_batch = self.trainer.limit_train_batches
             per_epoch = math.ceil(n_batch / per_step)
-            n_taken = per_epoch if done.n_batch == n_batch else n_taken
-            n_more = max((self.n_pass - done.epoch) * per_epoch - n_taken, 0)
+            n_taken = per_epoch if done.n_batch >= n_batch else n_taken
+            n_more = (self.n_pass - done.epoch) * per_epoch - n_taken
         elif n_segment > 0:
             n_more = math.ceil((done.n_batch + n_segment) / per_step) - n_taken
+        else:
+            n_more = math.ceil(n_segment / per_step)
         self.n_step = done.step + n_more
         set_last_step(self.trainer, self.last_step)
 

@@ -87,7 +87,7 @@ def find_recipe(
     """
     if not needs_recipe(given):
         return None
-    if parser and given.net_class is None:
+    if parser:
         refuse_mistakes(given, parser, saved)
     data = read_data(given)
     length = data.source.measure_own()
@@ -130,7 +130,7 @@ def refuse_mistakes(given: Given, parser: Parser, saved: Sequence[SettingsLayer]
     That is without a recipe, with that of the shortest text, and with that of a long one.
     """
     problem = None
-    for n_byte in (0, SMALLEST, math.inf):
+    for n_byte in (0, SMALLEST, math.inf) if given.net_class is None else (0,):
         recipe = adapt_recipe(given, n_byte, Text(SMALLEST, UNKNOWN_VOCAB), CPU)
         layers = [SettingsLayer("recipe", nest_settings(recipe if n_byte else {})), *saved]
         try:
