@@ -84,11 +84,12 @@ class PassLimit:
             per_epoch = math.ceil(n_batch / per_step)
             n_taken = per_epoch if done.n_batch >= n_batch else n_taken
             n_more = (self.n_pass - done.epoch) * per_epoch - n_taken
-        else:
+        elif n_segment > 0:
             n_more = math.ceil((done.n_batch + n_segment) / per_step) - n_taken
-        # What is whole may end between two steps of another accumulation.
-        is_left = n_segment > 0 or has_epochs(self.trainer)
-        self.n_step = done.step + max(n_more, 0) * is_left if self.n_pass else 0
+        else:
+            # Passes that are whole may have ended between two steps of this accumulation.
+            n_more = 0
+        self.n_step = done.step + max(n_more, 0) if self.n_pass else 0
         set_last_step(self.trainer, self.last_step)
 
     @property
