@@ -37,9 +37,9 @@ BYTES_AT_ONCE = 64 << 20  # bytes that are read at once
 # Part of the name of an unpacked folder: increment it when other files are unpacked.
 UNPACKED_VERSION = 4
 # In a folder of what is unpacked: its files, and their checksum.
-FILES = "files"
+MEMBERS = "files"
 CONTENTS = "contents.json"
-SHOWN = 50  # characters of the name of an archive in that of its folder
+NAME_LENGTH = 50  # characters of an archive in the name of its folder
 ENCRYPTED = 1  # flag of a member of a zip
 ZIP64 = 0xFFFF  # number of members that the end of a zip has if another record has the number
 # System errors that a damaged archive causes by wrong offsets and names; all others are the disk's.
@@ -79,10 +79,10 @@ def unpack_once(
     sha256 = cache_result("sha256", [archive], data_dir, partial(hash_file, archive))
     key = [UNPACKED_VERSION, str(archive.absolute()), sha256, *options]
     # A longer name might leave no room for the hash.
-    folder = data_dir / "prepared" / f"{archive.name[:SHOWN]}-{hash_values(key)}"
+    folder = data_dir / "prepared" / f"{archive.name[:NAME_LENGTH]}-{hash_values(key)}"
 
     def fill(part: Path) -> None:
-        files = part / FILES
+        files = part / MEMBERS
         files.mkdir()
         (unpack_into or unpack_archive)(archive, files)
         write_json({"checksum": hash_contents(files)}, part / CONTENTS)
@@ -90,12 +90,12 @@ def unpack_once(
     was_there = folder.is_dir()
     if create_folder(folder, fill, partial(is_whole, folder, data_dir)) and was_there:
         print_notice(f"warning: {folder}: damaged; unpacked again")
-    return folder / FILES
+    return folder / MEMBERS
 
 
 def is_whole(folder: Path, data_dir: Path) -> bool:
     """Return True for a folder with the files that were unpacked; they are read once."""
-    files = folder / FILES
+    files = folder / MEMBERS
     try:
         written = read_json(folder / CONTENTS, {"checksum": str})["checksum"]
         compute = partial(hash_contents, files)

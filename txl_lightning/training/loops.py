@@ -41,7 +41,7 @@ CALLBACKS_BY_EPOCH = {
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is, by Lightning's counts."""
+    """Progress of a run, by the counts of Lightning."""
 
     step: int = 0
     """Steps that are taken."""
