@@ -229,8 +229,8 @@ def refused(txl):
     def run(*arguments) -> tuple[int, str]:
         code, output = txl(*arguments)
         *notices, line = output.err.splitlines()
-        # Of a short text: the settings are right so far.
-        assert all(each.startswith("no recipe for a text of ") for each in notices), notices
+        # The settings are right so far: another network, or a short text.
+        assert all(each.startswith("no recipe for ") for each in notices), notices
         return code, line.removeprefix("error: ").replace(f"{Path.cwd()}/", "")
 
     return run
