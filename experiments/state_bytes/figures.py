@@ -50,6 +50,8 @@ TRAINED = "as trained"
 SPAN = "span of 128"
 """Each token attends to 128 states, itself among them, as in the sliding window."""
 CACHED = "cache of 2,000"
+FRONT_WAYS = ("memory of 76", "memory of 96", TRAINED)
+"""With as many bytes as Gated DeltaNet, as the Compressive Transformer, and as trained."""
 XL = ("transformer_xl", TRAINED)
 CONTRASTS = {
     "Transformer-XL of 16 rows against the window of 2, spans of 128": (
@@ -157,22 +159,29 @@ def list_networks(records: Records) -> results.Rows:
             cells = [results.format_spread(each.values()) if each else "" for each in found]
             parameters = results.select(records, kind=net)[0]["parameters"]
             size = find_state_bytes(records, net, way)
-            label = name if way == TRAINED else f"{name}, read with a {way}"
-            rows.append([label, f"{parameters:,}", f"{size:,}", *cells])
+            rows.append([name_reading(name, way), f"{parameters:,}", f"{size:,}", *cells])
     return rows
 
 
+def name_reading(name: str, way: str) -> str:
+    return name if way == TRAINED else f"{name}, read with a {way}"
+
+
 def list_front(records: Records) -> results.Rows:
-    """Return, by network as trained, bytes of state, bits per byte, and what passages save."""
+    """Return, by network, bytes of state, bits per byte, and what passages save.
+
+    Passages are read with the memory of training alone.
+    """
     head = ["network", "bytes of state", "bits per byte", f"saved after {FRONT_GAP} tokens, nats"]
     rows = [head]
     passages = collect_passages(records)
     for net, name in NAMES.items():
-        if found := results.select(records, kind=net):
-            bits = collect(records, net, TRAINED, FIRST_TEXT).whole.values()
+        for way in [way for way in list_ways(records, net) if way in FRONT_WAYS]:
+            bits = collect(records, net, way, FIRST_TEXT).whole.values()
             saved = passages[name][FRONT_GAP].values()
-            size = f"{found[0]['readings'][TRAINED]['state_bytes']:,}"
-            rows.append([name, size, results.format_spread(bits), results.format_spread(saved)])
+            cells = [f"{find_state_bytes(records, net, way):,}", results.format_spread(bits)]
+            cells.append(results.format_spread(saved) if way == TRAINED else "")
+            rows.append([name_reading(name, way), *cells])
     return rows
 
 
