@@ -115,6 +115,11 @@ def invalid_text(where: object, error: UnicodeDecodeError | UnicodeEncodeError) 
     return DataError(f"{where}: {place} is not UTF-8 text")
 
 
+def require_finite_nats(are_finite: bool) -> None:
+    if not are_finite:
+        raise NonFiniteError("the nats are not finite: the weights of the network are invalid")
+
+
 def require_positive(**numbers: int | None) -> None:
     """Raise the error of the first number below 1; None is valid."""
     for key, number in numbers.items():

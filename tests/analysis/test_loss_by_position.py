@@ -8,7 +8,9 @@ import torch
 
 from txl_lightning import stream_nats
 from txl_lightning.analysis import loss_by_position
+from txl_lightning.analysis.context_length import score_context
 from txl_lightning.analysis.loss_by_position import score_memory_lens
+from txl_lightning.errors import NonFiniteError
 
 
 def make_tokens(count: int) -> np.ndarray:
@@ -57,3 +59,13 @@ def test_invalid_lengths_are_refused(make_net):
         score_memory_lens(make_net(), make_tokens(97), **options)
     # Of the shortest text that is accepted, two segments are scored.
     assert score_memory_lens(make_net(), make_tokens(98), **options)[40].shape == (2, 2, 4)
+
+
+def test_nats_that_are_not_finite_are_an_error_and_no_row_of_a_table(make_net):
+    net = make_net()
+    net.layers[0].attention.q_net.weight.data[0, 0] = torch.nan
+    ids = np.arange(99) % 11
+    with pytest.raises(NonFiniteError, match="nats are not finite: the weights of the"):
+        score_memory_lens(net, ids, [0, 8], batch_size=1, tgt_len=4)
+    with pytest.raises(NonFiniteError, match="nats are not finite: the weights of the"):
+        score_context(net, ids, np.array([50, 60]), 9)

@@ -291,6 +291,23 @@ def test_words_of_the_standard_input_are_counted_in_bytes(
     assert record["bits_per_byte"] == pytest.approx(record["bits_per_word"] * 3 / 7)
 
 
+def test_bytes_of_a_part_of_words_are_not_those_of_the_mean_word(
+    txl, measure, small, text_file, tmp_path
+):
+    text_file.write_text("ab cd\n" * 500)
+    assert txl("fit", *small, "--data.vocab=words")[0] == 0
+    path = tmp_path / "two.jsonl"
+    path.write_text('{"text": "a b"}\n{"text": "longer words"}\n')
+    run = "runs/version_0/checkpoints/last.ckpt"
+    record = measure("--path", path, "--per_document=each.jsonl", path=run)
+    assert record["bytes_scored"] > 0
+    documents = map(json.loads, Path("each.jsonl").read_text().splitlines())
+    assert [each["bytes"] for each in documents] == [None, None]
+    part = measure("--path", path, "--max_tokens=2", path=run)
+    assert (part["bytes_scored"], "bits_per_byte" in part) == (None, False)
+    assert part["bits_per_word"] == pytest.approx(part["nats"] / np.log(2))
+
+
 def test_json_lines_on_the_standard_input_are_documents(accepted, checkpoint, monkeypatch):
     lines = [json.dumps({"id": n, "text": "abcd\n"}) for n in range(10)]
     for content, counts in (("\n".join(lines), (50, 40)), ('[{"text": "abcd"}]', (18, 17))):

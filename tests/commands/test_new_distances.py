@@ -30,12 +30,23 @@ def find_notices(accepted, run_folder):
         (["--tgt_len=8", "--ext_len=1"], 16),
         (["--window=17"], 16),
         (["--protocol=single-pass", "--max_tokens=99"], 98),
-        (["--protocol=paper-lm1b"], 127),
-        (["--protocol=paper-enwik8"], 820),
+        # In ten rows, of 30 tokens each.
+        (["--protocol=paper-enwik8"], 28),
     ],
 )
 def test_evaluate_names_larger_distances_than_those_of_training(find_notices, options, largest):
     assert find_notices("evaluate", *options) == NOTICE.format(largest, "--clamp_len 15")
+
+
+def test_evaluate_names_no_distance_that_is_larger_than_the_text(find_notices, tmp_path):
+    text = tmp_path / "short.txt"
+    text.write_text("a" * 60)
+    # Of 60 tokens, the last is only predicted; in two rows, of 30 tokens each.
+    for options, largest in ((["--mem_len=5000"], 58), (["--mem_len=500", "--batch_size=2"], 28)):
+        found = find_notices("evaluate", "--path", text, *options)
+        assert found == NOTICE.format(largest, "--clamp_len 15")
+    text.write_text("a" * 16)
+    assert find_notices("evaluate", "--path", text, "--mem_len=5000") == ""
 
 
 @pytest.mark.parametrize(
@@ -102,14 +113,16 @@ def test_generate_and_score_name_distances_that_a_shorter_memory_does_not_have(
 ):
     lists = tmp_path / "lists.jsonl"
     lists.write_text('{"candidates": ["to be", "or"]}\n')
-    for command, *options in (
-        ("generate", "to be", "--max_new_tokens=3"),
-        ("score", "--candidates", lists),
-    ):
-        assert find_notices(command, *options, "--mem_len=15") == ""
-        expected = NOTICE.format(16, "a smaller --mem_len")
-        assert find_notices(command, *options, "--mem_len=16") == expected
-    both = ("--mem_len=8", "--ext_len=8", "--max_new_tokens=3")
+    # Of 5 and 12 tokens the last one is not read: 16 are, and then 17.
+    generate = ("generate", "to be")
+    assert find_notices(*generate, "--max_new_tokens=12", "--mem_len=16") == ""
+    assert find_notices(*generate, "--max_new_tokens=13", "--mem_len=15") == ""
+    expected = NOTICE.format(16, "a smaller --mem_len")
+    assert find_notices(*generate, "--max_new_tokens=13", "--mem_len=16") == expected
+    assert find_notices("score", "--candidates", lists, "--mem_len=16") == ""
+    lists.write_text(json.dumps({"candidates": ["a" * 16]}))
+    assert find_notices("score", "--candidates", lists, "--mem_len=16") == expected
+    both = ("--mem_len=8", "--ext_len=8", "--max_new_tokens=13")
     expected = NOTICE.format(16, "a smaller --mem_len or --ext_len")
     assert find_notices("generate", "to be", *both) == expected
 

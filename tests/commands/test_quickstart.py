@@ -14,7 +14,9 @@ from tests.helpers.pictures import has_curves
 from txl_lightning import __main__ as entry
 from txl_lightning import stream_nats
 from txl_lightning.checkpoints import load, load_checkpoint
+from txl_lightning.commands import quickstart
 from txl_lightning.commands.quickstart import (
+    choose_precision,
     measure_adaptation,
     measure_memory,
     print_next_commands,
@@ -104,6 +106,18 @@ def test_quickstart_trains_measures_and_samples(txl, accepted, text_file, reposi
     # The letters are random: a fitted model has the logarithm of 26.
     assert math.log(256) > nats[0] > nats[-1] > math.log(26)
     assert has_curves("runs/smoke/version_0/curve.png")
+
+
+@pytest.mark.parametrize("has_units", [True, False])
+def test_quickstart_trains_in_bfloat16_where_it_is_faster_and_no_precision_is_given(
+    monkeypatch, has_units
+):
+    monkeypatch.setattr(quickstart, "has_bfloat16_units", lambda _: has_units)
+    cpu = {"trainer.accelerator": "cpu"}
+    words = ["--trainer.precision=bf16-mixed"]
+    assert choose_precision(cpu) == (words if has_units else [])
+    assert choose_precision(cpu | {"trainer.precision": "32-true"}) == []
+    assert choose_precision({"trainer.accelerator": "auto"}) == []
 
 
 def test_the_suggested_commands_can_be_pasted_whatever_the_folder_s_name(

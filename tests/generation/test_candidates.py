@@ -115,6 +115,14 @@ def test_what_cannot_be_scored_is_one_line(make_net, sizes, contexts, continuati
         score(make_net(**sizes), contexts, continuations)
 
 
+@pytest.mark.parametrize(
+    "one", ["abc", [1, 2], torch.tensor([1, 2])], ids=["text", "ids", "tensor"]
+)
+def test_one_continuation_that_is_not_in_a_list_is_refused(make_net, one):
+    with pytest.raises(ValueError, match="continuations: invalid one text; expected a list of te"):
+        score(make_net(), [1], one, vocab=Characters("abc"))
+
+
 def test_nats_that_are_not_finite_are_an_error(make_net):
     net = make_net()
     net.head.out.bias.data.fill_(torch.nan)

@@ -95,14 +95,18 @@ def test_quantiles_depend_on_seed_row_and_length_only():
     assert ((quantile_B > 0) & (quantile_B <= 1)).all()
     assert quantile_B[:1].tolist() == draw_quantiles(5, torch.tensor([3])).tolist()
     assert len({*quantile_B.tolist(), *draw_quantiles(5, torch.tensor([4])).tolist()}) == 4
-    length_B = torch.tensor([1])
-    assert torch.equal(draw_quantiles(-1, length_B), draw_quantiles(2**64 - 1, length_B))
 
 
 def test_no_two_seeds_share_a_text():
     length_B = torch.zeros(5, dtype=torch.long)
-    quantiles = [number for seed in range(5) for number in draw_quantiles(seed, length_B).tolist()]
-    assert len({*quantiles}) == 25
+    seeds = [0, 1, 2, -1, 2**63 - 1, -(2**63)]
+    quantiles = [number for seed in seeds for number in draw_quantiles(seed, length_B).tolist()]
+    assert len({*quantiles}) == 30
+    # These would have the keys of others.
+    for seed in (2**63, 2**64 - 1, -(2**63) - 1):
+        with pytest.raises(ValueError, match=f"seed: invalid {seed}; expected from -2"):
+            Sampling(seed=seed)
+    assert {Sampling(seed=seed).seed for seed in seeds} == {*seeds}
 
 
 def test_quantiles_are_uniform():

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from lightning.pytorch import Callback, seed_everything
-from lightning.pytorch.callbacks import Checkpoint, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins import MixedPrecision
 from torch.utils.data import DataLoader
 
@@ -109,7 +109,6 @@ def assert_equal(actual: list[Weights], expected: list[Weights], atol: float = 1
         (LINES | {"micro_batches": 3}, {}, [3] * 4),
         (LINES, {"gradient_clip_val": 0.02}, [3] * 4),
         (LINES, {"net": {"settings": {"recompute": True}}}, [3] * 4),
-        (LINES, {"scheduling": {0: 2}}, [2] * 4),
         # Lightning takes a step where its epoch ends.
         (LINES, {"limit_train_batches": 5, "max_epochs": 2, "max_steps": -1}, [3, 2, 3, 2]),
         (LINES, {"limit_train_batches": 2, "max_steps": 3}, [2] * 3),
@@ -122,11 +121,7 @@ def test_step_has_the_gradient_of_the_mean_over_all_its_targets(
 ):
     net = {"optim": SGD} | options.get("net", {})
     look = Gradients()
-    options = options | {"net": net, "callbacks": [look]}
-    if scheduling := options.pop("scheduling", None):
-        options["callbacks"].append(GradientAccumulationScheduler(scheduling))
-    else:
-        options["accumulate_grad_batches"] = 3
+    options = options | {"net": net, "callbacks": [look], "accumulate_grad_batches": 3}
     usual = {"max_steps": len(sizes), "precision": "64-true", "log_every_n_steps": 1}
     record = fit(data=data, **usual | options)
     counts = [segment.loss_denominator for segment in record.segments]

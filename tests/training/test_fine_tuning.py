@@ -210,3 +210,20 @@ def test_a_run_continues_on_its_own_text_however_its_path_is_spelled(
     assert "fine-tuning" not in said
     data = load_data_settings(tmp_path / "r" / "version_1" / "checkpoints" / "last.ckpt")
     assert (data["restart_len"], data["tgt_len"]) == (16, 8)
+
+
+@pytest.mark.filterwarnings("ignore:.*reading from the start of the text")
+def test_a_run_continues_on_its_text_of_another_name_only_with_how_it_was_read(
+    accepted, refused, small, text_file, tmp_path
+):
+    where = [f"--trainer.default_root_dir={tmp_path / 'r'}"]
+    accepted("fit", *small, *where, "--data.restart_len=16", "--trainer.max_steps=2")
+    run = tmp_path / "r" / "version_0"
+    copy = shutil.copy(load_data_settings(run)["path"], tmp_path / "copy.txt")
+    renamed = ["fit", *where, f"--data.path={copy}", f"--ckpt_path={run}", "--trainer.max_steps=4"]
+    code, line = refused(*renamed, "--data.batch_size=4")
+    assert code == 2
+    assert line.startswith("data.restart_len: invalid None; expected 16, as this text was read")
+    accepted(*renamed, f"--config={run / 'config.yaml'}", "--data.tgt_len=4")
+    data = load_data_settings(tmp_path / "r" / "version_1" / "checkpoints" / "last.ckpt")
+    assert (data["path"], data["restart_len"], data["tgt_len"]) == (str(copy), 16, 4)

@@ -1,16 +1,21 @@
 """trainer.max_epochs counts passes over the text, as steps."""
 
+import csv
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 
 from txl_lightning import CorpusDataModule, LanguageModel, TransformerXLConfig
 from txl_lightning.data.stream import Stream
 from txl_lightning.data.tokens import TextTokens, VarlenLengths
 from txl_lightning.files import dump_yaml
+from txl_lightning.training.callbacks.time_budget import TimeBudget
+from txl_lightning.training.callbacks.validation_probe import FinalValidation
 from txl_lightning.training.settings import read_given
 
 
@@ -21,6 +26,17 @@ def run_fit(accepted, folder, *options):
     words += ("--report.html=false", "--report.sample_len=0", "--trainer.limit_val_batches=1")
     output = accepted("fit", *words, f"--trainer.default_root_dir={folder}", *options)
     return output.out + output.err
+
+
+def read_columns(path) -> dict[str, dict[str, float]]:
+    """Return the values by step of each column of a run's metrics.csv."""
+    columns = {}
+    with open(path, newline="") as file:
+        for row in csv.DictReader(file):
+            for name in row:
+                if row[name]:
+                    columns.setdefault(name, {})[row["step"]] = float(row[name])
+    return columns
 
 
 DEFAULT_DISTANCE = "--trainer.val_check_interval=200"
@@ -45,14 +61,6 @@ def text(tmp_path, monkeypatch):
         (["--trainer.max_epochs=1", "--data.batch_size=4"], 23),
         # Lightning's own epochs, of so many segments.
         (["--trainer.max_epochs=2", "--trainer.limit_train_batches=4"], 8),
-        (
-            [
-                "--trainer.max_epochs=1",
-                "--trainer.callbacks+=GradientAccumulationScheduler",
-                "--trainer.callbacks.scheduling={0: 4}",
-            ],
-            12,
-        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:The number of training batches")
@@ -142,6 +150,34 @@ def test_minutes_train_at_most_the_passes(accepted):
     assert "minutes are used up" not in again
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:reading from the start of the text")
+def test_a_sharded_run_resumed_with_other_rows_ends_its_schedule_and_is_validated(
+    accepted, processes
+):
+    def start(*words):
+        done = processes.run([sys.executable, "-m", "txl_lightning", *words])
+        assert done.returncode == 0, done.stdout + done.stderr
+        return SimpleNamespace(out=done.stdout, err=done.stderr)
+
+    sharded = ("--trainer.strategy=fsdp2", "--trainer.devices=1", "--trainer.precision=32-true")
+    options = ("--plan.validations=4", DEFAULT_DISTANCE, "--trainer.log_every_n_steps=1")
+    resumed = ("--resume=must", "--trainer.max_epochs=1", "--data.batch_size=4")
+    kinds = {"alone": (accepted, ()), "sharded": (start, sharded)}
+    for name, (run, others) in kinds.items():
+        run_fit(run, name, *options, "--trainer.max_steps=20", *others)
+        run_fit(run, name, *options, *resumed, *others)
+    expected, found = (read_columns(f"{name}/version_0/metrics.csv") for name in kinds)
+    for column in ("train/lr", "val/nats"):
+        assert [*found[column]] == [*expected[column]]
+        assert [*found[column].values()] == pytest.approx([*expected[column].values()], rel=1e-4)
+
+
+def test_minutes_without_a_number_of_steps_are_refused(train):
+    with pytest.raises(ValueError, match=r"^trainer\.max_steps: invalid -1; expected a "):
+        train(max_epochs=-1, callbacks=[TimeBudget(1)])
+
+
 @pytest.fixture
 def train(tmp_path):
     """Train in Python with a plain Trainer; return it."""
@@ -175,6 +211,27 @@ def test_epochs_of_a_trainer_in_python_are_passes(train):
 def test_a_trainer_in_python_that_goes_by_epochs_is_refused(train, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         train(max_steps=6, **options)
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_epochs_that_the_steps_allow_are_validated_and_more_are_refused(train):
+    class Count(Callback):
+        n_validation = 0
+
+        def on_validation_end(self, *_):
+            self.n_validation += 1
+
+    # Epochs of 8 segments are 3 steps.
+    options = {"limit_train_batches": 8, "accumulate_grad_batches": 3, "max_steps": 7}
+    options |= {"limit_val_batches": 1, "num_sanity_val_steps": 0}
+    with pytest.raises(ValueError, match=r"^trainer\.min_epochs: invalid 3; expected at most 2"):
+        train(min_epochs=3, max_epochs=5, **options)
+    # Lightning adds an epoch to min_steps.
+    least = {"min_epochs": 2}, {"min_steps": 1, "max_steps": 2}
+    for limits, (n_step, n_validation) in zip(least, ((7, 3), (2, 1)), strict=True):
+        count = Count()
+        trainer = train(max_epochs=5, callbacks=[FinalValidation(), count], **options | limits)
+        assert (trainer.global_step, count.n_validation) == (n_step, n_validation)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.training.callback_checks import ANSWERS, check_callbacks, list_metrics
+from txl_lightning.training.callbacks.time_budget import TimeBudget
+from txl_lightning.training.callbacks.validation_probe import ValidationProbe
+from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 from txl_lightning.training.cli import TxlCLI, set_up_libraries
 
 PAGE = Path(__file__).parents[2] / "docs" / "train.md"
@@ -143,7 +146,7 @@ def test_monitors_that_are_logged_in_time_and_names_that_are_free_are_accepted(
 ARGUMENTS = {
     "BatchSizeFinder": {},
     "EarlyStopping": {"monitor": "val/loss"},
-    "GradientAccumulationScheduler": {"scheduling": {0: 1}},
+    "GradientAccumulationScheduler": {"scheduling": {0: 2}},
     "ModelPruning": {"pruning_fn": "l1_unstructured"},
     "OnExceptionCheckpoint": {"dirpath": "crashed"},
     "StochasticWeightAveraging": {"swa_lrs": 1e-3},
@@ -152,8 +155,8 @@ ARGUMENTS = {
 }
 UNUSABLE = {
     "BackboneFinetuning", "BaseFinetuning", "BasePredictionWriter", "BatchSizeFinder",
-    "EMAWeightAveraging", "LearningRateFinder", "ModelPruning", "SpikeDetection",
-    "StochasticWeightAveraging", "WeightAveraging",
+    "EMAWeightAveraging", "GradientAccumulationScheduler", "LearningRateFinder", "ModelPruning",
+    "SpikeDetection", "StochasticWeightAveraging", "WeightAveraging",
 }  # fmt: skip
 
 
@@ -184,6 +187,27 @@ def test_every_callback_of_lightning_changes_no_step_or_is_refused_in_one_line(
     assert record.losses == fit(**usual).losses
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (WeightAverage(0.5), WeightAverage(0.9)),
+        (TimeBudget(1), TimeBudget(2)),
+        (ValidationProbe(), ValidationProbe()),
+    ],
+    ids=lambda pair: type(pair[0]).__name__,
+)
+def test_a_second_callback_that_keeps_the_same_state_is_refused(fit, pair):
+    name = type(pair[0]).__name__
+    with pytest.raises(ValueError, match=f"^trainer.callbacks: invalid 2 of {name}; expected one"):
+        fit(max_steps=2, callbacks=[*pair])
+
+
+@pytest.mark.parametrize("profiler", ["simple", "advanced"])
+def test_the_table_of_a_profiler_is_printed(accepted, small, profiler):
+    output = accepted("fit", *small, f"--trainer.profiler={profiler}")
+    assert "run_training_epoch" in output.out + output.err
+
+
 def test_config_is_saved_whatever_objects_a_callback_has(accepted, small, tmp_path):
     duration = "--trainer.callbacks.duration=00:00:00:30"
     where = f"--trainer.default_root_dir={tmp_path / 'timed'}"
@@ -200,7 +224,6 @@ def test_config_is_saved_whatever_objects_a_callback_has(accepted, small, tmp_pa
         ("ModelCheckpoint", "save_on_train_epoch_end", "true"),
         ("LearningRateMonitor", "logging_interval", "epoch"),
         ("Timer --trainer.callbacks.duration=00:00:00:30", "interval", "epoch"),
-        ("GradientAccumulationScheduler", "scheduling", "{0: 4, 5: 2}"),
     ],
 )
 def test_a_setting_of_a_callback_that_counts_epochs_is_refused_where_none_ends(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import require, require_finite_nats
 from ..model import (
     EvalLengths,
     Network,
@@ -119,7 +119,9 @@ def score_context(
             index_PW[:, :unrelated] += len(tokens) // 2
             window_PW = tokens[index_PW % len(tokens)].astype(np.int64)
             parts.append(score_windows(model, torch.from_numpy(window_PW), segment, mem_len))
-    return torch.cat(parts).double().cpu().numpy()
+    nats_P = torch.cat(parts).double()
+    require_finite_nats(bool(nats_P.isfinite().all()))
+    return nats_P.cpu().numpy()
 
 
 def score_windows(model: Network, window_PW: Tensor, segment: int, mem_len: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, require, require_positive
+from ..errors import DataError, require, require_finite_nats, require_positive
 from ..evaluation.scoring import stream_nats
 from ..model import Network
 
@@ -87,6 +87,8 @@ def score_memory_lens(
     nats = {}
     for mem_len in lengths:
         nats_BT = stream_nats(model, tokens, mem_len=mem_len, **segments).double()
-        nats[mem_len] = nats_BT.unfold(1, tgt_len, tgt_len)[:, n_warmup:].cpu().numpy()
+        nats_BGL = nats_BT.unfold(1, tgt_len, tgt_len)[:, n_warmup:]
+        require_finite_nats(bool(nats_BGL.isfinite().all()))
+        nats[mem_len] = nats_BGL.cpu().numpy()
         advance(1)
     return nats

@@ -111,7 +111,7 @@ def generate_command(
     state = start_state(texts, model, vocab, *how)
     notice = DistanceNotice(checkpoint, settings.mem_len, settings.ext_len or 0)
     n_prompt = len(state) - 1
-    notice.check(n_prompt, n_prompt)
+    notice.check(n_prompt, n_prompt, settings.max_new_tokens)
     # torch's generator starts from the same number in every process.
     torch.seed()
     how = settings.max_new_tokens, settings, settings.cuda_graph

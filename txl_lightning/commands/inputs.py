@@ -60,17 +60,20 @@ class DistanceNotice:
     ext_len: int = 0
     is_printed: bool = False
 
-    def check(self, n_token: int, longest: int) -> None:
-        """Print for a text of which `n_token` are read, at most `longest` of them at once."""
+    def check(self, n_token: int, longest: int, n_later: int = 0) -> None:
+        """Print for a text of which `n_token` are read, at most `longest` of them at once.
+
+        `n_later` more are read one by one.
+        """
         if self.is_printed or (self.mem_len is None and self.ext_len == 0):
             return
         lengths = EvalLengths(self.mem_len)
         config = self.checkpoint.config
-        # No distance is larger than the text, of which memory may have all that is before.
+        # Memory may have all that is before.
         n_new = n_token - lengths.resolve(config).mem_len - self.ext_len
         segment_len = self.ext_len + max(min(longest, n_new, SEGMENT_LEN), 1)
         fix = "a smaller --mem_len" + " or --ext_len" * (self.ext_len > 0)
-        how = self.checkpoint.trained_len, lengths, segment_len, fix
+        how = self.checkpoint.trained_len, lengths, segment_len, n_token + n_later, fix
         if notice := describe_new_distances(config, *how):
             print_notice(notice)
             self.is_printed = True

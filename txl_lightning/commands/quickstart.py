@@ -3,11 +3,11 @@
 import math
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from ..evaluation.tuning import CACHE_LEN, Limit, score_in_turns
 from ..generation import generate
 from ..model import TransformerXL, has_bfloat16_units
 from ..model.adaptation import Adaptation
-from ..runs.folder import CHECKPOINTS, CONFIG, LAST, run_folder
+from ..runs.folder import CHECKPOINTS, CONFIG, LAST, REPORT, run_folder
 
 if TYPE_CHECKING:
     from ..data.datamodule import CorpusDataModule
@@ -41,13 +41,15 @@ def quickstart_command(config: str = "quickstart") -> None:
     from ..training.cli import run_trainer
     from ..training.settings import read_config
 
-    accelerator = read_config(config).flat.get("trainer.accelerator")
+    given = read_config(config).flat
     began = time.perf_counter()
-    words = ["fit", f"--config={config}", *choose_precision(accelerator)]
+    words = ["fit", f"--config={config}", *choose_precision(given)]
     trainer = run_trainer(words, check=partial(require_test_text, config))
     minutes = (time.perf_counter() - began) / 60
     folder = run_folder(trainer)
-    print(f"\ntrained for {minutes:.1f} minutes; on one page: {folder / 'report.html'}\n")
+    report = folder / REPORT
+    page = f"; on one page: {report}" if report.is_file() else ""
+    print(f"\ntrained for {minutes:.1f} minutes{page}\n")
     data = trainer.datamodule
     model = trainer.lightning_module.net
     measure_memory(data, model)
@@ -62,9 +64,12 @@ def require_test_text(config: str, data: "CorpusDataModule") -> None:
     require(bool(n_byte), "config", config, "one with a text to test")
 
 
-def choose_precision(accelerator: str | None) -> list[str]:
-    """Return options for bfloat16 on a CPU that multiplies it faster, for example with AMX."""
-    is_faster = accelerator == "cpu" and has_bfloat16_units(torch.device("cpu"))
+def choose_precision(given: Mapping[str, Any]) -> list[str]:
+    """Return an option for bfloat16 where a CPU multiplies it faster, if no precision is given."""
+    if "trainer.precision" in given:
+        return []
+    is_cpu = given.get("trainer.accelerator") == "cpu"
+    is_faster = is_cpu and has_bfloat16_units(torch.device("cpu"))
     return ["--trainer.precision=bf16-mixed"] if is_faster else []
 
 

@@ -11,7 +11,7 @@ from ..analysis.context_length import THRESHOLD, Nats, compute_recl, score_conte
 from ..analysis.plots import label_recl, plot_gains
 from ..checkpoints import LoadedCheckpoint
 from ..data.vocab import Vocabulary
-from ..errors import require, require_positive
+from ..errors import prefix_errors, require, require_positive
 from ..machine import describe_environment
 from ..model import Network, find_device
 from ..runs.folder import find_checkpoint
@@ -94,7 +94,8 @@ def score_models(
             segments = {"tgt_len": each.tgt_len, "mem_len": mem_len} if each else {}
             for shorter, context in pairwise([0, *contexts]):
                 targets = model, tokens, place_P, context
-                rows.append(score_context(*targets, **segments))
+                with prefix_errors(name, ": "):
+                    rows.append(score_context(*targets, **segments))
                 means = f"{rows[-1].mean():.4f}"
                 # The first context has no shorter one, so no gain.
                 if shorter:

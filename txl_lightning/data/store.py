@@ -329,11 +329,9 @@ class EvalText:
         return EvalText(name, split, *facts, store.id_options, store.identifiers(split))
 
     def count_bytes(self, position_K: ndarray) -> float | None:
-        """Return the number of bytes of some tokens: from the mean if sizes are not known."""
-        if self.bytes_per_token is None:
+        """Return the number of bytes of some tokens; None if their sizes are not known."""
+        if self.bytes_per_token is None or self.token_bytes is None:
             return None
-        if self.token_bytes is None:
-            return len(position_K) * self.bytes_per_token
         return float(self.token_bytes[self.tokens.ids_at(position_K)].sum())
 
     def unknown_share(self, n_token: int) -> float:

@@ -90,8 +90,10 @@ class Protocol:
         names = ("tgt_len", "ext_len", "mem_len", "same_length")
         if all(getattr(self, name) == getattr(default, name) for name in names):
             return None
-        segment_len = (self.tgt_len or n_token - 1) + self.ext_len
-        how = self.lengths, segment_len, "--clamp_len {}"
+        # The last token of a row is not read.
+        n_read = self.warmup_len + -(-n_token // self.batch_size) - 1
+        segment_len = (self.tgt_len or n_read) + self.ext_len
+        how = self.lengths, segment_len, n_read, "--clamp_len {}"
         return describe_new_distances(config, trained_len, *how)
 
     def stream(self, tokens: Tokens) -> Stream:

@@ -203,7 +203,7 @@ class NatsAccumulator:
         means = (times @ nats) / (times @ count)
         return np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
 
-    def summary(self, unit: str, n_byte: float) -> dict[str, Any]:
+    def summary(self, unit: str, n_byte: float | None) -> dict[str, Any]:
         size = n_byte / self.n_scored if n_byte else None
         means = convert_nats(self.mean, unit, size)
         ends = [convert_nats(nats, unit, size) for nats in self.interval()]
@@ -231,13 +231,14 @@ def evaluate(
     """
     model = find_network(model)
     stream = protocol.stream(text.tokens)
-    n_byte = 0.0
+    n_byte: float | None = 0.0
     n_cold = 0
     began = time.perf_counter()
     total = NatsAccumulator(stream.end)
     mem_len = protocol.lengths.resolve(model.config).mem_len
     for part in score_text(model, text.tokens, protocol):
-        n_byte += text.count_bytes(part.position_K) or 0.0
+        size = text.count_bytes(part.position_K)
+        n_byte = None if size is None or n_byte is None else n_byte + size
         n_cold += count_cold_starts(part, stream, mem_len)
         total.add(part)
         if nats_N is not None:
@@ -249,6 +250,9 @@ def evaluate(
         raise NonFiniteError(f"{text.name}: nats {total.mean}; {explain_nats(protocol.adaptation)}")
     seconds = time.perf_counter() - began
     record = describe_reading(model, text, protocol) | {"cold_starts": n_cold, "tokens": stream.end}
+    if n_byte is None and text.bytes_per_token and stream.end == len(text.tokens):
+        # Of a whole text, and not of a part, the mean size of a token is known.
+        n_byte = total.n_scored * text.bytes_per_token
     record |= total.summary(text.vocab.unit, n_byte)
     record["unknown_share"] = text.unknown_share(stream.end)
     record |= {"seconds": seconds, "tokens_per_second": total.n_scored / seconds}

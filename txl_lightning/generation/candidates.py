@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..data.stream import IGNORED
 from ..data.vocab import Vocabulary
-from ..errors import NonFiniteError, require, require_positive
+from ..errors import require, require_finite_nats, require_positive
 from ..model import Network, eval_mode, find_network
 from ..model.adaptation import Adaptation
 from ..model.contract import AnyMemory
@@ -53,6 +53,8 @@ def score(
         NonFiniteError: nats that are not finite.
     """
     net = find_network(model)
+    is_several = not is_one(continuations)
+    require(is_several, "continuations", "one text", "a list of texts, or of ids of each")
     groups = dict[tuple[int, ...], list[int]]()
     each = [contexts] * len(continuations) if is_one(contexts) else contexts
     expected = f"{len(continuations)}, one for each continuation"
@@ -137,8 +139,7 @@ def score_candidates(
             state = state.drop_read()
         for start in range(0, len(candidates), batch_size):
             nats += score_rows(reader, state, candidates[start : start + batch_size])
-    if not all(nats_L.isfinite().all() for nats_L in nats):
-        raise NonFiniteError("the nats are not finite: the weights of the network are invalid")
+    require_finite_nats(all(nats_L.isfinite().all() for nats_L in nats))
     return nats, state
 
 

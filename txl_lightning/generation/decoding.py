@@ -20,6 +20,9 @@ from ..model.ring import make_decoder
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, read_to_end, start_decoding
 
+MOST_SEED = 2**63
+"""Seeds from -MOST_SEED to below it have keys of their own."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -57,6 +60,7 @@ class Sampling:
             ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1, or null"),
             ("repetition_penalty", 1 <= self.repetition_penalty <= 1e9, "from 1 to 1e9"),
             ("penalty_window", self.penalty_window >= 1, "at least 1"),
+            ("seed", -MOST_SEED <= (self.seed or 0) < MOST_SEED, "from -2**63 to 2**63 - 1"),
         ):
             require(is_valid, name, getattr(self, name), expected)
 

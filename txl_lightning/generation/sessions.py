@@ -100,6 +100,8 @@ class Sessions:
 
         Sessions without adaptation are read together.
         """
+        is_several = not isinstance(parts, str | bytes)
+        require(is_several, "parts", parts, "a list with a part for each session")
         expected = f"{len(sessions)}, one for each session"
         require(len(parts) == len(sessions), "parts", len(parts), expected)
         is_each = len({*sessions}) == len(sessions)

@@ -242,6 +242,7 @@ def describe_new_distances(
     trained_len: int | None,
     lengths: EvalLengths,
     segment_len: int,
+    n_read: int | None,
     fix: str,
 ) -> str | None:
     """Return a notice if a reading has larger distances than training had; None if none is new.
@@ -253,6 +254,7 @@ def describe_new_distances(
         trained_len: tokens in a segment of training, with those read again; None if unknown.
         lengths: those of the reading.
         segment_len: tokens in a segment of the reading.
+        n_read: tokens that are read in a row; None if that is not known.
         fix: what to try, with {} for the largest distance of training.
     """
     has_sinusoids = type(config) is TransformerXLConfig and config.positions == "sinusoidal"
@@ -260,6 +262,8 @@ def describe_new_distances(
         return None
     trained = find_largest_row(AS_TRAINED.resolve(config), trained_len)
     largest = find_largest_row(lengths.resolve(config), segment_len)
+    if n_read is not None:
+        largest = min(largest, n_read - 1)
     if largest <= trained:
         return None
     read = f"distances up to {largest:,} are read, in training up to {trained:,}"

@@ -22,6 +22,7 @@ METRICS = "metrics.csv"
 TOKENS = "val/tokens_seen"  # a column there: tokens of training until a validation
 STATE = RUN_FILE
 VOCAB = "vocab.json"
+REPORT = "report.html"
 CHECKPOINTS = "checkpoints"
 BEST = "best.ckpt"
 LAST = "last.ckpt"

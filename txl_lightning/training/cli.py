@@ -52,6 +52,7 @@ from .settings import Resolved, SettingsLayer, explain_refusal, list_origins, pa
 from .start import (
     check_job,
     check_remaining_steps,
+    check_renamed_text,
     check_same_model,
     explain_no_step,
     find_settings,
@@ -111,9 +112,10 @@ def set_up_libraries() -> None:
         docstring_parse_attribute_docstrings=True,
     )
     jsonargparse.set_dumper("yaml", dump_yaml)
-    # Importing Lightning sets the level INFO.
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # Importing Lightning sets the level INFO; profilers print their tables by it.
+    levels = {"pytorch": logging.WARNING, "fabric": logging.WARNING}
+    for name, level in (levels | {"pytorch.profilers": logging.INFO}).items():
+        logging.getLogger(f"lightning.{name}").setLevel(level)
     errors.silence_warnings()
 
 
@@ -272,8 +274,7 @@ class TxlCLI(LightningCLI):
         text = source.saved.get("CorpusDataModule")
         is_same = text is not None and text["fingerprint"] == self.datamodule.store.fingerprint
         if self.is_new_text and is_same:  # by another name
-            check_remaining_steps(self.config.trainer.max_steps, source.saved, "never")
-            check_same_model(self.config.model, source.settings, training=True)
+            check_renamed_text(self.config, source, self.given)
         if (self.is_new_text and not is_same) or source.path.is_dir():
             load_weights(source, self.model, self.datamodule)
             self.ckpt_path = None if is_fit else source.path

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from ..data.stream import TrainingLoader
 from ..errors import require
@@ -32,7 +31,6 @@ CALLBACKS_BY_EPOCH = {
     "check_on_train_epoch_end": "null, to check after validations",
     "prune_on_train_epoch_end": "false, to prune after validations",
     "update_starting_at_epoch": "null; use update_starting_at_step",
-    "scheduling": "{0: N}, for all steps",
     "interval": "step",
     "logging_interval": "step",
 }
@@ -77,12 +75,12 @@ class PassLimit:
         Lightning takes a step where the accumulation divides the segments of an epoch, and at its
         end; steps that are done may have had another accumulation.
         """
-        per_step = self.accumulation
+        per_step = self.trainer.accumulate_grad_batches
         n_taken = done.n_batch // per_step
         if has_epochs(self.trainer):
-            n_batch = self.trainer.limit_train_batches
-            per_epoch = math.ceil(n_batch / per_step)
-            n_taken = per_epoch if done.n_batch >= n_batch else n_taken
+            per_epoch = count_epoch_steps(self.trainer)
+            is_over = done.n_batch >= self.trainer.limit_train_batches
+            n_taken = per_epoch if is_over else n_taken
             n_more = (self.n_pass - done.epoch) * per_epoch - n_taken
         elif n_segment > 0:
             n_more = math.ceil((done.n_batch + n_segment) / per_step) - n_taken
@@ -91,15 +89,6 @@ class PassLimit:
             n_more = 0
         self.n_step = done.step + max(n_more, 0) if self.n_pass else 0
         set_last_step(self.trainer, self.last_step)
-
-    @property
-    def accumulation(self) -> int:
-        """Segments in a step."""
-        for callback in self.trainer.callbacks:
-            if isinstance(callback, GradientAccumulationScheduler):
-                # It sets the Trainer's only when training starts.
-                return callback.get_accumulate_grad_batches(0)
-        return self.trainer.accumulate_grad_batches
 
     @property
     def last_step(self) -> int:
@@ -150,6 +139,7 @@ def limit_passes(trainer: Trainer, make_loader: Callable[[], Any]) -> PassLimit 
         if not has_epochs(trainer):
             end_without_epochs(trainer)
     check_least_steps(trainer.min_steps, trainer.max_steps)
+    check_least_epochs(trainer)
     return limit
 
 
@@ -163,6 +153,25 @@ def count_steps(trainer: Trainer) -> int:
 def check_least_steps(least: int | None, steps: int) -> None:
     is_possible = least is None or steps < 0 or least <= steps
     require(is_possible, "trainer.min_steps", least, f"at most trainer.max_steps ({steps})")
+
+
+def check_least_epochs(trainer: Trainer) -> None:
+    """Refuse more epochs than the steps allow: Lightning would not validate after the last one."""
+    least = trainer.min_epochs
+    if not has_epochs(trainer) or not least or trainer.max_steps < 0:
+        return
+    n_epoch = trainer.max_steps // count_epoch_steps(trainer)
+    if least > n_epoch and trainer.min_steps is not None and least == 1:
+        # Lightning's addition to trainer.min_steps.
+        trainer.fit_loop.min_epochs = 0
+        return
+    expected = f"at most {n_epoch}, the whole epochs in the run's {trainer.max_steps} steps"
+    require(least <= n_epoch, "trainer.min_epochs", least, expected)
+
+
+def count_epoch_steps(trainer: Trainer) -> int:
+    """Return the steps of an epoch of Lightning's, which takes one at its end."""
+    return math.ceil(trainer.limit_train_batches / trainer.accumulate_grad_batches)
 
 
 def refuse_epochs(trainer: Trainer) -> None:
@@ -188,8 +197,6 @@ def refuse_callbacks_by_epoch(trainer: Namespace) -> None:
 
 
 def counts_epochs(name: str, value: Any) -> bool:
-    if name == "scheduling":
-        return isinstance(value, dict) and {*value} != {0}
     if name in ("interval", "logging_interval"):
         return bool(value == "epoch")
     # For Lightning, each validation is one of every epoch.

@@ -227,7 +227,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": by_step}
 
     def configure_callbacks(self) -> list[Callback]:
-        refuse_callbacks(self.trainer.callbacks)
+        refuse_callbacks(self.trainer)
         self.captured = capture_network(self)
         self.guard = NonFiniteGuard(self.optim.max_skipped_updates)
         return [self.guard, TrainingStateCheckpoint()]

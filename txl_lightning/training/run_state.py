@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
@@ -214,7 +215,19 @@ def prepare_resume(trainer: Trainer, module: LightningModule, checkpoint: State)
     # After the steps that remain are known.
     for last in find_callbacks(trainer, "LastCheckpoint"):
         last.allow_validation(trainer, step)
+    if isinstance(trainer.strategy, ModelParallelStrategy):
+        repeat_fit_start(trainer, module)
     return state
+
+
+def repeat_fit_start(trainer: Trainer, module: LightningModule) -> None:
+    """Repeat what Lightning does before the state is known with fsdp2, and otherwise after."""
+    for name in ("FinalValidation", "LastCheckpoint"):
+        for callback in find_callbacks(trainer, name):
+            callback.on_fit_start(trainer, module)
+    [config] = trainer.lr_scheduler_configs
+    fresh = module.configure_optimizers()["lr_scheduler"]["scheduler"]
+    config.scheduler.lr_lambdas = fresh.lr_lambdas
 
 
 def swap_weights(trainer: Trainer, module: LightningModule, checkpoint: State) -> None:

@@ -237,6 +237,20 @@ def check_same_model(model: Namespace, saved: dict[str, Any], training: bool) ->
         require(is_same, "model.optim.name", name, expected)
 
 
+def check_renamed_text(config: Namespace, checkpoint: LoadedCheckpoint, given: Given) -> None:
+    """Refuse to continue a run otherwise than before, whose text is given by another name."""
+    check_remaining_steps(config.trainer.max_steps, checkpoint.saved, "never")
+    check_same_model(config.model, checkpoint.settings, training=True)
+    saved = checkpoint.data_settings
+    position = read_state(checkpoint.saved).position or {"read_as": {}}
+    for name in sorted(position["read_as"].keys() & saved.keys() - {*TEXT_NAMES}):
+        # The settings of another text are no defaults of this one.
+        is_meant = given.get(f"data.{name}") is not None
+        expected = f"{saved[name]}, as this text was read before: give RUN/config.yaml as --config"
+        value = config.data[name]
+        require(is_meant or value == saved[name], f"data.{name}", value, expected)
+
+
 def notice_new_distances(settings: Namespace, checkpoint: LoadedCheckpoint) -> None:
     """Print if a measurement has larger distances than the training of its checkpoint had."""
     model = settings.model
@@ -244,7 +258,7 @@ def notice_new_distances(settings: Namespace, checkpoint: LoadedCheckpoint) -> N
     # Where they are not of evaluation, the network's own may have been changed.
     given = {name: getattr(model, f"eval_{name}") for name in vars(AS_TRAINED)}
     lengths = {n: model.net.get(n) if given[n] is None else given[n] for n in given}
-    reading = EvalLengths(**lengths), data.eval_tgt_len + data.eval_ext_len
+    reading = EvalLengths(**lengths), data.eval_tgt_len + data.eval_ext_len, None
     fix = "--model.eval_clamp_len {}"
     trained = checkpoint.config, checkpoint.trained_len
     if notice := describe_new_distances(*trained, *reading, fix):

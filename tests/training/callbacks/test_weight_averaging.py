@@ -12,6 +12,7 @@ from txl_lightning import LanguageModel
 from txl_lightning.checkpoints import load_checkpoint
 from txl_lightning.training.callbacks.checkpointing import LastCheckpoint
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
+from txl_lightning.training.loops import set_last_step
 
 Weights = dict[str, torch.Tensor]
 
@@ -145,6 +146,24 @@ def test_second_fit_has_its_own_average_and_only_the_network_is_copied(train):
         assert type(copied) is type(model.net)
         assert all(p.grad is None for p in copied.parameters())
         assert copied.head.out.weight is copied.embedding.weight
+
+
+def test_a_trainer_that_goes_on_trains_the_weights_and_not_their_average(train):
+    started = []
+
+    class Look(callbacks.Callback):
+        def on_train_start(self, trainer, module):
+            started.append(copy_weights_of(module.net))
+
+    average = WeightAverage(None)
+    trainer = train(average, Look(), max_steps=2).trainer
+    trained = copy_weights_of(average.trained)
+    assert not are_equal(trained, copy_weights_of(trainer.lightning_module.net))
+    set_last_step(trainer, 3)
+    trainer.fit(trainer.lightning_module, datamodule=trainer.datamodule)
+    assert trainer.global_step == 3
+    assert are_equal(started[-1], trained)
+    assert average.n_averaged == 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])

@@ -26,12 +26,14 @@ from ...imports import list_foreign_classes, warn_if_local
 from ...runs.logger import RunLogger
 from .. import loops
 from ..ranks import gather_shards, local_part
-from ..run_state import capture_state, find_callbacks, restore_state
+from ..run_state import OWNERS, capture_state, find_callbacks, restore_state
 
 AVERAGE = "WeightAverage of txl_lightning, which resumes exactly"
 REFUSED = {
     callbacks.BackboneFinetuning: "none that needs a part named backbone",
     callbacks.BatchSizeFinder: "data.batch_size, and data.micro_batches if memory is short",
+    # Lightning sets its number at the start of an epoch, in which a resumed run is already.
+    callbacks.GradientAccumulationScheduler: "trainer.accumulate_grad_batches, for all steps",
     callbacks.LearningRateFinder: "model.optim.lr, or runs of txl-lightning sweep",
     callbacks.ModelPruning: "none that replaces weights, which a resume would lose",
     callbacks.SpikeDetection: "none that skips batches; model.optim.max_skipped_updates does",
@@ -44,8 +46,12 @@ MOST_UNSEEN = 100
 """Steps after which the host looks for numbers that are not finite, if nothing is logged before."""
 
 
-def refuse_callbacks(given: list[Callback]) -> None:
-    for each in given:
+def refuse_callbacks(trainer: Trainer) -> None:
+    for owner in dict.fromkeys(OWNERS.values()):
+        n_callback = len(find_callbacks(trainer, owner))
+        expected = f"one {owner}, because a checkpoint has the state of one"
+        require(n_callback < 2, "trainer.callbacks", f"{n_callback} of {owner}", expected)
+    for each in trainer.callbacks:
         name = type(each).__name__
         is_whole = type(each) not in UNFINISHED
         require(is_whole, "trainer.callbacks", name, "a class that is derived from it")

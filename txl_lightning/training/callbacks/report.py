@@ -18,7 +18,7 @@ from ...command_line import PROGRAM
 from ...errors import flatten_settings, show_controls
 from ...files import write_text
 from ...machine import describe_environment
-from ...runs.folder import CONFIG, run_folder
+from ...runs.folder import CONFIG, REPORT, run_folder
 from ...runs.metrics_table import RunMetrics, find_differences, format_columns, read_metrics
 from ..module import LanguageModel
 from .save_run import describe_end
@@ -104,7 +104,7 @@ class Report(Callback):
 
     def write_page(self, trainer: Trainer, state: str) -> None:
         page = self.render(trainer, self.read_metrics(trainer), state)
-        write_text(page, self.folder / "report.html")
+        write_text(page, self.folder / REPORT)
         self.last_write = time.monotonic()
 
     def render(self, trainer: Trainer, metrics: RunMetrics, state: str) -> str:

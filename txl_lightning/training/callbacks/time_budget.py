@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
+from ...errors import require
 from .. import loops
 from ..module import LanguageModel
 from ..optimizers import reschedule
@@ -168,6 +169,11 @@ class TimeBudget(Callback):
     def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
         # Before LastCheckpoint.allow_validation, which may raise it.
         self.max_steps = int(trainer.max_steps)
+
+    def on_fit_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        # Its Trainer has a number of steps by now, also of passes.
+        expected = "a number of steps, within which TimeBudget plans the run"
+        require(trainer.max_steps >= 0, "trainer.max_steps", trainer.max_steps, expected)
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         if module.pass_limit:

@@ -41,8 +41,7 @@ class FinalValidation(Callback):
     def on_fit_start(self, trainer: Trainer, module: LanguageModel) -> None:
         # The passes are steps now, and the loop has not read the interval yet.
         if self.n_validation:
-            limit = module.pass_limit
-            per_step = limit.accumulation if limit else trainer.accumulate_grad_batches
+            per_step = trainer.accumulate_grad_batches
             trainer.val_check_interval = self.find_interval(trainer.max_steps, per_step)
 
     def find_interval(self, n_step: int, per_step: int) -> int:

@@ -36,13 +36,18 @@ class WeightAverage(Callback):
         self.trained: Network | None = None
         self.n_averaged = 0
 
-    def setup(self, trainer: Trainer, *_: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
         if stage == "fit":
             is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
             expected = "ddp with WeightAverage, which copies whole weights"
             require(not is_sharded, "trainer.strategy", "fsdp2", expected)
-            self.average = self.trained = None
-            self.n_averaged = 0
+            if trainer.global_step and self.trained is not None:
+                # Fit goes on with this Trainer, from what on_train_end has kept aside.
+                module.net.load_state_dict(self.trained.state_dict())
+                self.trained = None
+            else:
+                self.average = self.trained = None
+                self.n_averaged = 0
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         # When it was loaded, the weights were not yet on their device.
