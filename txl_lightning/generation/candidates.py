@@ -43,7 +43,7 @@ def score(
     Args:
         model: a network or a LanguageModel; used in eval mode, then its mode is restored.
         contexts: a text or ids for each continuation, of at least one token; or one for all.
-        continuations: texts or ids.
+        continuations: a list of texts or ids.
         vocab: the vocabulary of texts.
         mem_len: memory length; default as in training.
         batch_size: most continuations that are read at once.
