@@ -75,7 +75,9 @@ def test_no_help_of_a_function_imports_slow_packages(repository):
         ("generate RUN --max_new_tokens=2", {"torch"}, {*SLOW, "sympy"}),
         ("evaluate RUN", {"torch"}, {*SLOW, "sympy"}),
         pytest.param("runs RUN", set(), {"torch", "lightning"}, marks=pytest.mark.slow),
-        pytest.param("compare RUN --out=o", set(), {"torch", "lightning"}, marks=pytest.mark.slow),
+        pytest.param(
+            "compare RUN --out=o.png", set(), {"torch", "lightning"}, marks=pytest.mark.slow
+        ),
         pytest.param("prepare TEXT --vocab=words", set(), {*SLOW, "torch"}, marks=pytest.mark.slow),
     ],
 )
