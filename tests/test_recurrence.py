@@ -266,6 +266,26 @@ def test_the_table_counts_known_segments_and_compares_means_of_all():
     assert effect == pytest.approx([100 * (3.65 - 1.45) / 4])
 
 
+def test_the_front_table_has_a_column_for_each_kind_of_words_that_was_trained():
+    records = {}
+    for kind, arm, accuracy in (
+        ("S3", "LSTM, 1 layer", [1.0, 0.5]),
+        ("S3", "Gated DeltaNet", [0.5, 0.5]),
+        ("Z60", "LSTM, 1 layer", [1.0, 1.0]),
+    ):
+        record = {"group": kind, "arm": arm, "kind": f"{kind} {arm}", "seed": 1, "rate": 0.004}
+        records[f"{kind} {arm} 1"] = record | {
+            "limit": 64,
+            "parameters": 9000,
+            "accuracy": accuracy,
+        }
+    assert figures.list_front(records) == [
+        ["network", "segments that reach it", "known segments of S3 (seeds)", "of Z60"],
+        ["LSTM, 1 layer", 64, "1 (1)", "2 (1)"],
+        ["Gated DeltaNet", 64, "0 (1)", ""],
+    ]
+
+
 def test_a_training_that_was_repeated_is_beside_the_first_one_and_in_no_other_table():
     first = {"group": "S3", "arm": "LSTM, 1 layer", "kind": "S3 LSTM, 1 layer", "seed": 2}
     first |= {"rate": 0.004, "limit": 64, "parameters": 9000, "accuracy": [1.0, 0.5]}

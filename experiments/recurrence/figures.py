@@ -57,13 +57,15 @@ def tabulate_group(records: Records, group: str) -> results.Rows:
 
 
 def list_front(records: Records) -> results.Rows:
-    """Return, of the first group, the segments that each arm could know, and those it knows."""
-    group = next(iter(N_ELEMENT))
-    short = {name: known for name, _, _, _, known, *_ in tabulate_group(records, SHORT)[1:]}
-    head = [f"words of {group}", "segments that reach it", "known segments (seeds)"]
-    rows = [[*head, "trained on short words"]]
-    for name, _, _, limit, known, *_ in tabulate_group(records, group)[1:]:
-        rows.append([name, limit, known, short.get(name, "")])
+    """Return the segments that reach each arm, and those it knows of each kind of words."""
+    kinds = {"S3": "known segments of S3 (seeds)", SHORT: "trained on short words"}
+    kinds |= {"A5": "of A5", "Z60": "of Z60"}
+    found = {kind: tabulate_group(records, kind)[1:] for kind in kinds}
+    shown = [kind for kind in kinds if found[kind]]
+    known = {(kind, row[0]): row[4] for kind in shown for row in found[kind]}
+    rows = [["network", "segments that reach it", *(kinds[kind] for kind in shown)]]
+    for name, _, _, limit, *_ in found["S3"]:
+        rows.append([name, limit, *(known.get((kind, name), "") for kind in shown)])
     return rows
 
 
