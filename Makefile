@@ -30,7 +30,8 @@ quickstart: $(READY)  ## train on this Python's own source for five minutes, the
 reproduce: $(READY)  ## measure the questions again in runs/reproduced, or those of ONLY="words novels"; resumable
 	for name in $(or $(ONLY),$(EXPERIMENTS)); do out=runs/reproduced/$$name; \
 	  $(BIN)/python -m experiments.$$name.run --runs $$out --out $$out/results.json $(REPRODUCE) || \
-	  failed="$$failed $$name"; done; $(BIN)/python -m experiments.pages --results runs/reproduced || exit 1; \
+	  failed="$$failed $$name"; done; \
+	$(BIN)/python -m experiments.pages --results runs/reproduced || failed="$$failed pages"; \
 	test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 reproduce-fast: $(READY)  ## show in minutes, at tiny sizes, that a part of each question runs (runs/fast)

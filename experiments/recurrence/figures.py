@@ -63,8 +63,9 @@ def list_front(records: Records) -> results.Rows:
     found = {kind: tabulate_group(records, kind)[1:] for kind in kinds}
     shown = [kind for kind in kinds if found[kind]]
     known = {(kind, row[0]): row[4] for kind in shown for row in found[kind]}
+    limits = {row[0]: row[3] for kind in shown for row in found[kind]}
     rows = [["network", "segments that reach it", *(kinds[kind] for kind in shown)]]
-    for name, _, _, limit, *_ in found["S3"]:
+    for name, limit in limits.items():
         rows.append([name, limit, *(known.get((kind, name), "") for kind in shown)])
     return rows
 

@@ -1,5 +1,6 @@
 """Nats of candidates are those of stream_nats, whatever is scored beside them."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -119,8 +120,17 @@ def test_what_cannot_be_scored_is_one_line(make_net, sizes, contexts, continuati
     "one", ["abc", [1, 2], torch.tensor([1, 2])], ids=["text", "ids", "tensor"]
 )
 def test_one_continuation_that_is_not_in_a_list_is_refused(make_net, one):
-    with pytest.raises(ValueError, match="continuations: invalid one text; expected a list of te"):
+    with pytest.raises(ValueError, match="continuations: invalid one text or ids; expected a li"):
         score(make_net(), [1], one, vocab=Characters("abc"))
+
+
+def test_rows_of_an_array_are_continuations(make_net):
+    net = make_net()
+    rows = np.array([[1, 2], [3, 4]])
+    expected = score(net, [1], rows.tolist())
+    for given_rows in (rows, torch.from_numpy(rows)):
+        found = score(net, [1], given_rows)
+        assert all(map(torch.equal, found, expected))
 
 
 def test_nats_that_are_not_finite_are_an_error(make_net):

@@ -340,7 +340,7 @@ def test_other_numbers_of_parts_and_a_session_twice_or_of_others_are_refused(net
     session = sessions.open()
     with pytest.raises(ValueError, match="parts: invalid 2; expected 1, one for each session"):
         sessions.feed_each([session], ["a", "b"])
-    with pytest.raises(ValueError, match="parts: invalid a; expected a list with a part for each"):
+    with pytest.raises(ValueError, match="parts: invalid one text or ids; expected a list"):
         sessions.feed_each([session], "a")
     with pytest.raises(ValueError, match="sessions: invalid one session twice"):
         sessions.feed_each([session, session], ["a", "b"])

@@ -147,10 +147,12 @@ TRAINED = {"mem_len": 64}
 NEW = "distances up to 447 are read, in training up to 127; "
 
 
-def describe(reading=(), segment_len=64, trained_len=64, config=TransformerXLConfig, **changes):
+def describe(
+    reading=(), segment_len=64, trained_len=64, n_read=None, config=TransformerXLConfig, **changes
+):
     net = config(**TRAINED | changes)
     lengths = EvalLengths(**dict(reading))
-    return describe_new_distances(net, trained_len, lengths, segment_len, "--clamp_len {}")
+    return describe_new_distances(net, trained_len, lengths, segment_len, n_read, "--clamp_len {}")
 
 
 def test_larger_distances_than_in_training_are_named_with_the_option_to_try():
@@ -159,6 +161,9 @@ def test_larger_distances_than_in_training_are_named_with_the_option_to_try():
     assert describe(segment_len=384) == expected
     assert describe({"mem_len": 448, "same_length": "mem_len"}, segment_len=1) == expected
     assert describe({"mem_len": 65}).startswith("distances up to 128 are read, in training up to 1")
+    # No distance is larger than the text.
+    assert describe({"mem_len": 999}, n_read=448) == expected
+    assert describe({"mem_len": 999}, n_read=128) is None
     assert describe({"same_length": "all"}, same_length="mem_len").startswith(
         "distances up to 127 are read, in training up to 63"
     )

@@ -217,13 +217,17 @@ def test_a_run_continues_on_its_text_of_another_name_only_with_how_it_was_read(
     accepted, refused, small, text_file, tmp_path
 ):
     where = [f"--trainer.default_root_dir={tmp_path / 'r'}"]
-    accepted("fit", *small, *where, "--data.restart_len=16", "--trainer.max_steps=2")
+    reading = ["--data.restart_len=16", "--data.eval_batch_size=2"]
+    accepted("fit", *small, *where, *reading, "--trainer.max_steps=2")
     run = tmp_path / "r" / "version_0"
     copy = shutil.copy(load_data_settings(run)["path"], tmp_path / "copy.txt")
     renamed = ["fit", *where, f"--data.path={copy}", f"--ckpt_path={run}", "--trainer.max_steps=4"]
-    code, line = refused(*renamed, "--data.batch_size=4")
+    code, line = refused(*renamed, "--data.batch_size=4", "--data.eval_batch_size=2")
     assert code == 2
     assert line.startswith("data.restart_len: invalid None; expected 16, as this text was read")
+    sizes = [f"--data.{name}" for name in ("batch_size=4", "tgt_len=8", "restart_len=null")]
+    code, line = refused(*renamed, *sizes)
+    assert (code, line.startswith("data.eval_batch_size: invalid None; expected 2")) == (2, True)
     accepted(*renamed, f"--config={run / 'config.yaml'}", "--data.tgt_len=4")
     data = load_data_settings(tmp_path / "r" / "version_1" / "checkpoints" / "last.ckpt")
     assert (data["path"], data["restart_len"], data["tgt_len"]) == (str(copy), 16, 4)

@@ -228,7 +228,8 @@ def test_epochs_that_the_steps_allow_are_validated_and_more_are_refused(train):
     options |= {"limit_val_batches": 1, "num_sanity_val_steps": 0}
     with pytest.raises(ValueError, match=r"^trainer\.min_epochs: invalid 3; expected at most 2"):
         train(min_epochs=3, max_epochs=5, **options)
-    # Lightning adds an epoch to min_steps.
+    # Lightning ends fast_dev_run itself, and adds an epoch to min_steps.
+    assert train(min_epochs=3, max_epochs=5, **options | {"fast_dev_run": True}).global_step == 1
     least = {"min_epochs": 2}, {"min_steps": 1, "max_steps": 2}
     for limits, (n_step, n_validation) in zip(least, ((7, 3), (2, 1)), strict=True):
         count = Count()

@@ -199,7 +199,9 @@ def test_every_callback_of_lightning_changes_no_step_or_is_refused_in_one_line(
 )
 def test_a_second_callback_that_keeps_the_same_state_is_refused(fit, pair):
     name = type(pair[0]).__name__
-    with pytest.raises(ValueError, match=f"^trainer.callbacks: invalid 2 of {name}; expected one"):
+    with pytest.raises(
+        ValueError, match=f"^trainer.callbacks: invalid 2 of {name}; expected one, "
+    ):
         fit(max_steps=2, callbacks=[*pair])
 
 

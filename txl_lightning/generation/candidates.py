@@ -17,7 +17,7 @@ from ..model import Network, eval_mode, find_network
 from ..model.adaptation import Adaptation
 from ..model.contract import AnyMemory
 from ..model.reading import Reader
-from .prompts import Prompt, encode_prompt, is_one
+from .prompts import Prompt, encode_prompt, is_one, require_several
 from .state import SEGMENT_LEN, DecodingState, find_missing_memory, read_tokens, start_decoding
 
 
@@ -53,8 +53,7 @@ def score(
         NonFiniteError: nats that are not finite.
     """
     net = find_network(model)
-    is_several = not is_one(continuations)
-    require(is_several, "continuations", "one text", "a list of texts, or of ids of each")
+    require_several("continuations", continuations)
     groups = dict[tuple[int, ...], list[int]]()
     each = [contexts] * len(continuations) if is_one(contexts) else contexts
     expected = f"{len(continuations)}, one for each continuation"

@@ -20,9 +20,6 @@ from ..model.ring import make_decoder
 from .prompts import Prompt, decode_as, encode_prompt, is_one
 from .state import DecodingState, read_to_end, start_decoding
 
-MOST_SEED = 2**63
-"""Seeds from -MOST_SEED to below it have keys of their own."""
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -60,7 +57,7 @@ class Sampling:
             ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1, or null"),
             ("repetition_penalty", 1 <= self.repetition_penalty <= 1e9, "from 1 to 1e9"),
             ("penalty_window", self.penalty_window >= 1, "at least 1"),
-            ("seed", -MOST_SEED <= (self.seed or 0) < MOST_SEED, "from -2**63 to 2**63 - 1"),
+            ("seed", -(2**63) <= (self.seed or 0) < 2**64, "from -2**63 to 2**64 - 1"),
         ):
             require(is_valid, name, getattr(self, name), expected)
 
@@ -232,8 +229,10 @@ def draw_quantiles(seed: int, length_B: Tensor) -> Tensor:
     number, independent of other rows and of interruptions.
     """
     keys = np.array([[seed % 2**64, row] for row in range(len(length_B))], dtype=np.uint64)
+    # A negative seed has the key of a large one, and numbers that are far behind.
+    first = 2**128 if seed < 0 else 0
     quantile_B = [
-        1 - np.random.Generator(np.random.Philox(key=key, counter=n)).random()
+        1 - np.random.Generator(np.random.Philox(key=key, counter=first + n)).random()
         for key, n in zip(keys, length_B.tolist(), strict=True)
     ]
     return torch.tensor(quantile_B, dtype=torch.float64)

@@ -21,6 +21,14 @@ def is_one(prompt: Any) -> bool:
     return not is_list or (len(prompt) > 0 and isinstance(prompt[0], int | np.integer))
 
 
+def require_several(key: str, texts: Any) -> None:
+    """Refuse one text, or its ids, where several are expected: it would be cut into tokens."""
+    is_text = isinstance(texts, str | bytes)
+    is_ids = isinstance(texts, Tensor | np.ndarray) and texts.ndim == 1 and texts.dtype != object
+    is_ids = is_ids or (isinstance(texts, list | tuple) and is_one(texts))
+    require(not is_text and not is_ids, key, "one text or ids", "a list of texts, or of ids")
+
+
 def encode_prompt(prompt: Prompt, vocab: Vocabulary | None = None) -> Tensor:
     """Return the ids of a prompt: prompt_L, int64, on the CPU unless it is a tensor elsewhere.
 

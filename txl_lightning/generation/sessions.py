@@ -24,7 +24,7 @@ from ..model.adaptation import Adaptation
 from ..model.reading import Reader
 from .decoding import Sampling, decode_steps, refuse_unknown_names
 from .incoming import IncomingText, ScoredToken, TextToken, join_nats
-from .prompts import StreamingDetokenizer
+from .prompts import StreamingDetokenizer, require_several
 from .reading_on import read_and_learn, read_together
 from .session_file import SavedSession, hash_network, load_session, save_session
 from .state import DecodingState, find_missing_memory, start_decoding
@@ -100,8 +100,7 @@ class Sessions:
 
         Sessions without adaptation are read together.
         """
-        is_several = not isinstance(parts, str | bytes)
-        require(is_several, "parts", parts, "a list with a part for each session")
+        require_several("parts", parts)
         expected = f"{len(sessions)}, one for each session"
         require(len(parts) == len(sessions), "parts", len(parts), expected)
         is_each = len({*sessions}) == len(sessions)

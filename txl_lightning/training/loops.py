@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.core.optimizer import _init_optimizers_and_lr_schedulers
 
 from ..data.stream import TrainingLoader
 from ..errors import require
@@ -161,8 +162,9 @@ def check_least_epochs(trainer: Trainer) -> None:
     if not has_epochs(trainer) or not least or trainer.max_steps < 0:
         return
     n_epoch = trainer.max_steps // count_epoch_steps(trainer)
-    if least > n_epoch and trainer.min_steps is not None and least == 1:
-        # Lightning's addition to trainer.min_steps.
+    is_added = trainer.min_steps is not None and least == 1
+    if trainer.fast_dev_run or (least > n_epoch and is_added):
+        # Lightning sets the last step of fast_dev_run, and adds an epoch to trainer.min_steps.
         trainer.fit_loop.min_epochs = 0
         return
     expected = f"at most {n_epoch}, the whole epochs in the run's {trainer.max_steps} steps"
@@ -201,6 +203,20 @@ def counts_epochs(name: str, value: Any) -> bool:
         return bool(value == "epoch")
     # For Lightning, each validation is one of every epoch.
     return bool(value) and not (name == "every_n_epochs" and value == 1)
+
+
+def repeat_fit_start(trainer: Trainer, module: LightningModule, callbacks: list[Callback]) -> None:
+    """Repeat what Lightning does before a resumed state is known with fsdp2, and otherwise after.
+
+    These callbacks plan by the steps that are left, and so does the schedule.
+    """
+    for each in callbacks:
+        each.on_fit_start(trainer, module)
+    if module.pass_limit:
+        # Private, because configure_optimizers may return a schedule in six forms.
+        _, [fresh] = _init_optimizers_and_lr_schedulers(module)
+        [config] = trainer.lr_scheduler_configs
+        config.scheduler.lr_lambdas = fresh.scheduler.lr_lambdas
 
 
 def set_last_step(trainer: Trainer, step: int) -> None:

@@ -216,27 +216,21 @@ def prepare_resume(trainer: Trainer, module: LightningModule, checkpoint: State)
     for last in find_callbacks(trainer, "LastCheckpoint"):
         last.allow_validation(trainer, step)
     if isinstance(trainer.strategy, ModelParallelStrategy):
-        repeat_fit_start(trainer, module)
+        names = "FinalValidation", "LastCheckpoint"
+        late = [each for name in names for each in find_callbacks(trainer, name)]
+        loops.repeat_fit_start(trainer, module, late)
     return state
-
-
-def repeat_fit_start(trainer: Trainer, module: LightningModule) -> None:
-    """Repeat what Lightning does before the state is known with fsdp2, and otherwise after."""
-    for name in ("FinalValidation", "LastCheckpoint"):
-        for callback in find_callbacks(trainer, name):
-            callback.on_fit_start(trainer, module)
-    [config] = trainer.lr_scheduler_configs
-    fresh = module.configure_optimizers()["lr_scheduler"]["scheduler"]
-    config.scheduler.lr_lambdas = fresh.lr_lambdas
 
 
 def swap_weights(trainer: Trainer, module: LightningModule, checkpoint: State) -> None:
     """Let training continue from the weights, and the average from itself."""
+    callbacks = find_callbacks(trainer, "WeightAverage")
     if TRAINED not in checkpoint:
+        for each in callbacks:
+            each.forget()
         return
     average = checkpoint["state_dict"]
     checkpoint["state_dict"] = checkpoint.pop(TRAINED)
-    callbacks = find_callbacks(trainer, "WeightAverage")
     for each in callbacks:
         each.adopt(module.net, average)
     if not callbacks:

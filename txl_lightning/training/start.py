@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..checkpoints import LoadedCheckpoint, load_checkpoint
 from ..checkpoints.loading import check_weights, find_latest
 from ..checkpoints.mirror import fetch_newer
-from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..data.datamodule import CorpusConfig, CorpusDataModule, StreamConfig
 from ..data.json_lines import LineFormat
 from ..data.sources import DataConfig
 from ..data.vocab.kinds import BUILT_IN
@@ -242,10 +242,10 @@ def check_renamed_text(config: Namespace, checkpoint: LoadedCheckpoint, given: G
     check_remaining_steps(config.trainer.max_steps, checkpoint.saved, "never")
     check_same_model(config.model, checkpoint.settings, training=True)
     saved = checkpoint.data_settings
-    position = read_state(checkpoint.saved).position or {"read_as": {}}
-    for name in sorted(position["read_as"].keys() & saved.keys() - {*TEXT_NAMES}):
+    names = {field.name for field in fields(StreamConfig)} - {"allow_mismatch"}
+    for name in sorted(names & saved.keys()):
         # The settings of another text are no defaults of this one.
-        is_meant = given.get(f"data.{name}") is not None
+        is_meant = f"data.{name}" in given.values
         expected = f"{saved[name]}, as this text was read before: give RUN/config.yaml as --config"
         value = config.data[name]
         require(is_meant or value == saved[name], f"data.{name}", value, expected)

@@ -148,22 +148,60 @@ def test_second_fit_has_its_own_average_and_only_the_network_is_copied(train):
         assert copied.head.out.weight is copied.embedding.weight
 
 
+class Look(callbacks.Callback):
+    """Copies of the weights at the start of each training."""
+
+    def on_train_start(self, trainer, module):
+        self.weights = copy_weights_of(module.net)
+
+
 def test_a_trainer_that_goes_on_trains_the_weights_and_not_their_average(train):
-    started = []
-
-    class Look(callbacks.Callback):
-        def on_train_start(self, trainer, module):
-            started.append(copy_weights_of(module.net))
-
+    look = Look()
     average = WeightAverage(None)
-    trainer = train(average, Look(), max_steps=2).trainer
+    trainer = train(average, look, max_steps=2).trainer
+    model = trainer.lightning_module
     trained = copy_weights_of(average.trained)
-    assert not are_equal(trained, copy_weights_of(trainer.lightning_module.net))
+    mean = copy_weights_of(model.net)
+    assert not are_equal(trained, mean)
+    # No step is left: what is tested and saved is the average.
+    trainer.fit(model, datamodule=trainer.datamodule)
+    assert are_equal(copy_weights_of(model.net), mean)
     set_last_step(trainer, 3)
-    trainer.fit(trainer.lightning_module, datamodule=trainer.datamodule)
-    assert trainer.global_step == 3
-    assert are_equal(started[-1], trained)
-    assert average.n_averaged == 3
+    trainer.fit(model, datamodule=trainer.datamodule)
+    assert trainer.global_step == average.n_averaged == 3
+    assert are_equal(look.weights, trained)
+
+
+def test_a_trainer_that_goes_on_has_the_weights_that_are_given_it(train, make_model, last):
+    look = Look()
+    average = WeightAverage(None, start_step=1)
+    trainer = train(average, look, max_steps=2, val_check_interval=1).trainer
+    model = trainer.lightning_module
+    given = {name: weight + 1 for name, weight in model.net.state_dict().items()}
+    model.net.load_state_dict(given)
+    set_last_step(trainer, 3)
+    trainer.fit(model, datamodule=trainer.datamodule)
+    assert are_equal(look.weights, given)
+    # Of another model, another average.
+    other = make_model()
+    before = copy_weights_of(other.net)
+    set_last_step(trainer, 5)
+    trainer.fit(other, datamodule=trainer.datamodule)
+    assert are_equal(look.weights, before)
+    assert average.n_averaged == 2
+
+
+def test_a_trainer_that_loads_a_checkpoint_has_the_average_of_that(train, last, tmp_path):
+    average = WeightAverage(None, start_step=1)
+    look = Look()
+    train(WeightAverage(None, start_step=1), max_steps=1, into="short")
+    trainer = train(average, look, max_steps=3).trainer
+    first = load(last("short"))
+    set_last_step(trainer, 2)
+    model = trainer.lightning_module
+    trainer.fit(model, datamodule=trainer.datamodule, ckpt_path=last("short"))
+    assert are_equal(look.weights, first)
+    assert average.n_averaged == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])

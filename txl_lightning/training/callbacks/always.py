@@ -6,6 +6,7 @@ not finite. Their module is a LanguageModel, which makes them.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from ...imports import list_foreign_classes, warn_if_local
 from ...runs.logger import RunLogger
 from .. import loops
 from ..ranks import gather_shards, local_part
-from ..run_state import OWNERS, capture_state, find_callbacks, restore_state
+from ..run_state import capture_state, find_callbacks, restore_state
 
 AVERAGE = "WeightAverage of txl_lightning, which resumes exactly"
 REFUSED = {
@@ -47,10 +48,12 @@ MOST_UNSEEN = 100
 
 
 def refuse_callbacks(trainer: Trainer) -> None:
-    for owner in dict.fromkeys(OWNERS.values()):
-        n_callback = len(find_callbacks(trainer, owner))
-        expected = f"one {owner}, because a checkpoint has the state of one"
-        require(n_callback < 2, "trainer.callbacks", f"{n_callback} of {owner}", expected)
+    classes = [kind for each in trainer.callbacks for kind in type(each).__mro__]
+    for kind, count in Counter(classes).items():
+        is_ours = kind.__module__.startswith("txl_lightning.")
+        expected = "one, with that of the run itself: a checkpoint has the state of one"
+        value = f"{count} of {kind.__name__}"
+        require(count == 1 or not is_ours, "trainer.callbacks", value, expected)
     for each in trainer.callbacks:
         name = type(each).__name__
         is_whole = type(each) not in UNFINISHED

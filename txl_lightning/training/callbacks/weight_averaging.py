@@ -34,6 +34,12 @@ class WeightAverage(Callback):
         self.start_step = start_step
         self.average: Network | None = None
         self.trained: Network | None = None
+        self.net: Network | None = None
+        self.n_averaged = 0
+
+    def forget(self) -> None:
+        """Begin a new average."""
+        self.average = self.trained = None
         self.n_averaged = 0
 
     def setup(self, trainer: Trainer, module: LanguageModel, stage: str) -> None:
@@ -41,18 +47,20 @@ class WeightAverage(Callback):
             is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
             expected = "ddp with WeightAverage, which copies whole weights"
             require(not is_sharded, "trainer.strategy", "fsdp2", expected)
-            if trainer.global_step and self.trained is not None:
-                # Fit goes on with this Trainer, from what on_train_end has kept aside.
-                module.net.load_state_dict(self.trained.state_dict())
-                self.trained = None
-            else:
-                self.average = self.trained = None
-                self.n_averaged = 0
+            if not trainer.global_step or self.net is not module.net:
+                # Otherwise fit goes on with this Trainer.
+                self.forget()
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
+        self.net = module.net
         # When it was loaded, the weights were not yet on their device.
         if self.average is not None:
             self.average.to(module.device)
+        if self.trained is not None:
+            # The last fit has left its average in the network, unless the user has loaded others.
+            if are_equal(module.net, self.average):
+                module.net.load_state_dict(self.trained.state_dict())
+            self.trained = None
         if 0 <= trainer.max_steps <= self.start_step and trainer.is_global_zero:
             end = f"the run ends at step {trainer.max_steps:,}; nothing is averaged"
             print_notice(f"WeightAverage.start_step {self.start_step:,}: {end}")
@@ -88,9 +96,16 @@ class WeightAverage(Callback):
 
     def adopt(self, net: Network, average: dict[str, torch.Tensor]) -> None:
         """Continue an average from the weights of a checkpoint; `net` has its precision."""
+        self.trained = None
         self.average = copy_at_least_float32(net)
         weights = {name.removeprefix("net."): average[name] for name in average}
         self.average.load_state_dict(weights)
+
+
+def are_equal(net: Network, average: Network) -> bool:
+    """Return True if a network has the weights of an average, in its own precision."""
+    pairs = zip(net.parameters(), average.parameters(), strict=True)
+    return all(torch.equal(weight, mean.to(weight)) for weight, mean in pairs)
 
 
 def copy_at_least_float32(net: Network) -> Network:
