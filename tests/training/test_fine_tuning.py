@@ -228,6 +228,10 @@ def test_a_run_continues_on_its_text_of_another_name_only_with_how_it_was_read(
     sizes = [f"--data.{name}" for name in ("batch_size=4", "tgt_len=8", "restart_len=null")]
     code, line = refused(*renamed, *sizes)
     assert (code, line.startswith("data.eval_batch_size: invalid None; expected 2")) == (2, True)
+    accepted(*renamed, *sizes, "--data.eval_batch_size=2")
     accepted(*renamed, f"--config={run / 'config.yaml'}", "--data.tgt_len=4")
-    data = load_data_settings(tmp_path / "r" / "version_1" / "checkpoints" / "last.ckpt")
-    assert (data["path"], data["restart_len"], data["tgt_len"]) == (str(copy), 16, 4)
+    found = []
+    for name in ("version_1", "version_2"):
+        data = load_data_settings(tmp_path / "r" / name / "checkpoints" / "last.ckpt")
+        found.append((data["path"], data["restart_len"], data["tgt_len"]))
+    assert found == [(str(copy), None, 8), (str(copy), 16, 4)]

@@ -192,15 +192,17 @@ def test_a_trainer_that_goes_on_has_the_weights_that_are_given_it(train, make_mo
 
 
 def test_a_trainer_that_loads_a_checkpoint_has_the_average_of_that(train, last, tmp_path):
-    average = WeightAverage(None, start_step=1)
+    average = WeightAverage(0.9, start_step=1)
     look = Look()
-    train(WeightAverage(None, start_step=1), max_steps=1, into="short")
+    train(WeightAverage(0.9, start_step=1), max_steps=1, into="short")
     trainer = train(average, look, max_steps=3).trainer
     first = load(last("short"))
     set_last_step(trainer, 2)
     model = trainer.lightning_module
     trainer.fit(model, datamodule=trainer.datamodule, ckpt_path=last("short"))
     assert are_equal(look.weights, first)
+    # An average begins with the first weights that it has.
+    assert are_equal(copy_weights_of(average.average), copy_weights_of(average.trained))
     assert average.n_averaged == 1
 
 
