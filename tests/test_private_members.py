@@ -14,6 +14,7 @@ import jsonargparse
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.core import optimizer
 from lightning.pytorch.loggers import WandbLogger
 
 PACKAGE = Path(__file__).parents[1] / "txl_lightning"
@@ -27,6 +28,7 @@ WRITTEN = re.compile(r"_loop\.|^loop\.|trainer\.(val_check_batch|validating|trai
 MEMBERS = {
     "option._typehint": "command_line",
     "formatter._get_help_string": "command_line",
+    "optimizer._init_optimizers_and_lr_schedulers": LOOPS,
     "trainer._logger_connector.update_train_step_metrics": LOOPS,
     "trainer._signal_connector.register_signal_handlers": LOOPS,
     "trainer.fit_loop.epoch_loop._batches_that_stepped": LOOPS,
@@ -65,6 +67,7 @@ def libraries():
         warnings.simplefilter("ignore", DeprecationWarning)
         compiled = torch.compile(torch.nn.Module())
     return SimpleNamespace(
+        optimizer=optimizer,
         parser=parser,
         option=parser.add_argument("--size", type=list[int]),
         formatter=jsonargparse.DefaultHelpFormatter("prog"),
