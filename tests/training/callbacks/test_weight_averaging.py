@@ -172,10 +172,12 @@ def test_a_trainer_that_goes_on_trains_the_weights_and_not_their_average(train):
     assert are_equal(look.weights, trained)
 
 
-def test_a_trainer_that_goes_on_has_the_weights_that_are_given_it(train, make_model, last):
+@pytest.mark.parametrize("n_check", [0, 2])
+def test_a_trainer_that_goes_on_has_the_weights_that_are_given_it(train, make_model, n_check):
     look = Look()
     average = WeightAverage(None, start_step=1)
-    trainer = train(average, look, max_steps=2, val_check_interval=1).trainer
+    options = {"max_steps": 2, "val_check_interval": 1, "num_sanity_val_steps": n_check}
+    trainer = train(average, look, **options).trainer
     model = trainer.lightning_module
     given = {name: weight + 1 for name, weight in model.net.state_dict().items()}
     model.net.load_state_dict(given)

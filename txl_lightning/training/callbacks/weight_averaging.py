@@ -50,6 +50,9 @@ class WeightAverage(Callback):
             if not trainer.global_step or self.net is not module.net:
                 # Otherwise fit goes on with this Trainer.
                 self.forget()
+            elif self.trained is not None and not are_equal(module.net, self.average):
+                # The user has loaded others since the last fit has left its average.
+                self.trained = None
 
     def on_train_start(self, trainer: Trainer, module: LanguageModel) -> None:
         self.net = module.net
@@ -57,9 +60,7 @@ class WeightAverage(Callback):
         if self.average is not None:
             self.average.to(module.device)
         if self.trained is not None:
-            # The last fit has left its average in the network, unless the user has loaded others.
-            if are_equal(module.net, self.average):
-                module.net.load_state_dict(self.trained.state_dict())
+            module.net.load_state_dict(self.trained.state_dict())
             self.trained = None
         if 0 <= trainer.max_steps <= self.start_step and trainer.is_global_zero:
             end = f"the run ends at step {trainer.max_steps:,}; nothing is averaged"
