@@ -51,6 +51,12 @@ def test_states_are_forgotten_in_rows_where_a_document_begins(memory):
         assert after.cached[name][1].any() == is_key, name
 
 
+def test_a_memory_in_another_precision_keeps_whole_numbers(memory):
+    after = memory.to(torch.bfloat16)
+    assert {each.dtype for each in after.cached.values()} == {torch.bfloat16}
+    assert after.position_B.dtype == after.filled_B.dtype == torch.long
+
+
 def test_a_memory_of_length_0_has_no_tensor_of_a_layer(memory):
     after = memory.resize(ContextLengths(0, None, None))
     assert after.tensors().keys() == {"filled_B", "position_B"}

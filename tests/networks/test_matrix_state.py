@@ -1,5 +1,6 @@
 """A matrix as state, read in chunks, equals its recurrence, token by token."""
 
+import copy
 import math
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 from txl_lightning import networks
 from txl_lightning.networks import gated_delta_net, mamba2
-from txl_lightning.networks.matrix_state import convolve_causally, read_in_chunks
+from txl_lightning.networks.matrix_state import convolve_causally, find_decays, read_in_chunks
 
 B = 3
 H = 2
@@ -18,7 +19,9 @@ FAR = 1 << 30  # a document that began long ago
 
 
 def read_delta_token(state, q, k, v, write, decay):
-    """Equation 10 of Yang et al. 2024, for one token of one head."""
+    """Equation 10 of Yang et al. 2024, for one token of one head; q and k get a length of 1."""
+    k = k / k.norm()
+    q = q / (q.norm() * math.sqrt(K))
     state = decay * (state - write * torch.outer(state @ k, k)) + write * torch.outer(v, k)
     return state, state @ q
 
@@ -49,7 +52,6 @@ def make_inputs(n_input, n_token):
     random = torch.Generator().manual_seed(n_token)
     sizes = [(K,), (K,), (P,), (1,)][:n_input]
     inputs = [torch.randn(B, n_token, H, *size, generator=random).double() for size in sizes]
-    inputs[1] = nn.functional.normalize(inputs[1], dim=-1)
     if n_input == 4:
         inputs[3] = 2 * inputs[3].sigmoid()
     log_decay = -torch.rand(B, n_token, H, generator=random).double()
@@ -114,6 +116,54 @@ def test_only_a_state_with_negative_eigenvalues_counts_equal_tokens_modulo_two(a
             _, state = delta(x_BLD, state, torch.full((1, 1), FAR))
         is_empty.append(state["state_BHPK"].abs().max().item() < 1e-9)
     assert is_empty == [False, allowed, False, allowed, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_a_state_with_negative_eigenvalues_does_not_grow_in_half_precision(is_mixed, dtype):
+    """A token is repeated, whose writes are of nearly 2 and are never forgotten."""
+    settings = {"n_layer": 1, "d_model": 32, "n_head": 2, "allow_neg_eigval": True}
+    delta = gated_delta_net.GatedDelta(networks.GatedDeltaNetConfig(**settings))
+    x_BLD = torch.randn(1, 1, 32)
+    with torch.no_grad():
+        delta.log_rate_H.fill_(-20)
+        delta.write.weight.copy_(x_BLD[0].expand(2, -1))
+    x_BLD = x_BLD.expand(1, 250, 32)
+    doc_pos_BL = torch.full((1, 250), FAR)
+
+    def find_largest(is_half):
+        layer = copy.deepcopy(delta).to(dtype if is_half and not is_mixed else None)
+        state = layer.empty_state(1)
+        inputs_BLD = x_BLD.to(next(layer.parameters()).dtype)
+        with torch.no_grad(), torch.autocast("cpu", dtype, enabled=is_half and is_mixed):
+            for _ in range(8):
+                _, state = layer(inputs_BLD, state, doc_pos_BL)
+        return state["state_BHPK"].abs().max().item()
+
+    assert find_largest(is_half=True) == pytest.approx(find_largest(is_half=False), rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_keys_of_zeros_have_finite_outputs_and_gradients(dtype):
+    delta = gated_delta_net.GatedDelta(networks.GatedDeltaNetConfig(d_model=8, n_head=2)).to(dtype)
+    # A silu of so little is 0.
+    nn.init.constant_(delta.qkv.weight, -30)
+    nn.init.constant_(delta.conv_XW, 1)
+    x_BLD = torch.ones(1, 6, 8, dtype=dtype, requires_grad=True)
+    out_BLD, _ = delta(x_BLD, delta.empty_state(1), torch.full((1, 6), FAR))
+    out_BLD.sum().backward()
+    assert out_BLD.isfinite().all()
+    assert x_BLD.grad.isfinite().all()
+    assert all(weight.grad.isfinite().all() for weight in delta.parameters())
+
+
+def test_a_large_decay_takes_no_digits_of_those_after_it():
+    log_decay_BCH = -torch.rand(B, 20, H).double()
+    log_decay_BCH[:, 7] = -1e6
+    doc_pos_BC = make_documents("begin in rows", 20)
+    expected_BHCT = find_decays(log_decay_BCH, doc_pos_BC).float()
+    decay_BHCT = find_decays(log_decay_BCH.float(), doc_pos_BC)
+    torch.testing.assert_close(decay_BHCT, expected_BHCT, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("build", [make_delta, make_mixer])

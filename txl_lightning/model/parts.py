@@ -210,6 +210,12 @@ def is_changed(net: nn.Module) -> bool:
     return "forward" in vars(net) or not is_sharded
 
 
+def move(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Return a tensor on another device, or in another precision unless it has whole numbers."""
+    moved = tensor.to(*args, **kwargs)
+    return moved if tensor.is_floating_point() else tensor.to(moved.device)
+
+
 class Modes:
     """Modes of the modules that are in eval mode for a while, perhaps in several threads."""
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..model.config import ContextLengths
+from ..model.parts import move
 
 KEYS = (".keys", ".values")
 """Ends of the names of tensors with a dimension for tokens, which is the third."""
@@ -64,7 +65,7 @@ class CacheMemory:
         return self.change_each(lambda tensor: tensor[index_B])
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        return self.change_each(lambda tensor: tensor.to(*args, **kwargs))
+        return self.change_each(lambda tensor: move(tensor, *args, **kwargs))
 
     def resize(self, lengths: ContextLengths) -> Self:
         return replace(self, mem_len=lengths.mem_len).end_segment()

@@ -63,10 +63,13 @@ class CompressiveTransformerConfig(UnitConfig):
 
 
 class CompressiveMemory(UnitMemory):
-    """Its loss of compression is the last unit's, and keeps its gradient for the segment's loss."""
+    """The state also has the loss of the last unit's compression, which `loss` counts."""
 
     def end_segment(self) -> Self:
         memory = super().end_segment()
+        if not self.has_gradient:
+            return memory
+        # Also where nothing is carried on: the segment's loss needs it.
         state, begun = memory.state_N
         lost = {"lost_B": self.state_N[0]["lost_B"]}
         return replace(memory, state_N=(state | lost, begun))
@@ -119,17 +122,26 @@ class CompressiveTransformer(UnitNetwork):
         }
 
     def loss(
-        self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any, **named: Any
+        self,
+        tokens_BL: Tensor,
+        targets_BL: Tensor,
+        memory: StateMemory | None = None,
+        *inputs: Any,
+        **named: Any,
     ) -> tuple[Tensor, StateMemory]:
-        nats_BL, memory = super().loss(tokens_BL, targets_BL, *inputs, **named)
+        before = self.empty_memory(len(tokens_BL)) if memory is None else memory
+        nats_BL, after = super().loss(
+            tokens_BL, targets_BL, before.keep_gradient(), *inputs, **named
+        )
         # The loss of the last unit's compression has a gradient, and changes no value.
-        state, begun = memory.state_N
+        state, begun = after.state_N
         lost_B = state["lost_B"]
         is_scored_BL = (targets_BL >= 0).to(nats_BL.device)
         nats_BL = nats_BL + (lost_B - lost_B.detach())[:, None] * is_scored_BL
         # It counts once, also if no unit ends in the next segment.
         nothing = {"lost_B": torch.zeros_like(lost_B)}
-        return nats_BL, replace(memory, state_N=(state | nothing, begun))
+        after = replace(after, state_N=(state | nothing, begun), has_gradient=before.has_gradient)
+        return nats_BL, after.end_segment()
 
 
 def find_mask(doc_pos_BU: Tensor, config: CompressiveTransformerConfig) -> Tensor:

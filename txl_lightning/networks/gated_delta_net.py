@@ -132,13 +132,7 @@ class GatedDelta(nn.Module):
         log_decay_BLH = -self.log_rate_H.exp() * F.softplus(
             at_least_float32(self.decay(x_BLD)) + self.decay_bias_H
         )
-        inputs = (
-            F.normalize(q_BLHK, dim=-1) * self.config.key_width**-0.5,
-            F.normalize(k_BLHK, dim=-1),
-            v_BLHP,
-            write_BLH[..., None],
-            log_decay_BLH,
-        )
+        inputs = (q_BLHK, k_BLHK, v_BLHP, write_BLH[..., None], log_decay_BLH)
         o_BLHP, state_BHPK = read_in_chunks(
             read_chunk, inputs, state["state_BHPK"], doc_pos_BL, self.config.chunk_len
         )
@@ -155,11 +149,15 @@ def read_chunk(
     decay_BHCT: Tensor,
     state_BHPK: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return o_BHCP and the state after a chunk (Section 3.3).
+    """Return o_BHCP and the state after a chunk (Section 3.3); keys and queries get a length of 1.
 
     A token writes u_t k_t^T, u_t = b_t (v_t - a_t S_{t-1} k_t): what the state lacks. The state has
     all that earlier tokens wrote, so that the u of a chunk are the solution of a triangular system.
     """
+    # Here, in the precision of the state: with longer keys, eigenvalues could be below -1, so that
+    # the state would grow without limit.
+    q_BHCK = F.normalize(q_BHCK, dim=-1) * q_BHCK.size(-1) ** -0.5
+    k_BHCK = F.normalize(k_BHCK, dim=-1)
     known_BHCP = k_BHCK @ state_BHPK.mT * decay_BHCT[..., :1]
     earlier_BHCC = write_BHC1 * (k_BHCK @ k_BHCK.mT) * decay_BHCT[..., 1:]
     u_BHCP = torch.linalg.solve_triangular(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .stateful import State
 
@@ -84,11 +83,11 @@ def find_decays(log_decay_BCH: Tensor, doc_pos_BC: Tensor) -> Tensor:
     It is 0 for what is written later, or before the token's document. t = 0 is the state before the
     chunk.
     """
-    sum_BTH = F.pad(log_decay_BCH.cumsum(dim=1), (0, 0, 1, 0))
-    sum_BHT = sum_BTH.transpose(1, 2)
-    log_BHCT = sum_BHT[:, :, 1:, None] - sum_BHT[:, :, None, :]
-    time_T = torch.arange(sum_BTH.size(1), device=doc_pos_BC.device)
+    time_T = torch.arange(doc_pos_BC.size(1) + 1, device=doc_pos_BC.device)
     distance_CT = time_T[1:, None] - time_T
+    # A sum for each t, not differences of one: these would keep digits of decays before t.
+    step_BHCT = log_decay_BCH.transpose(1, 2)[..., None].where(distance_CT > 0, 0)
+    log_BHCT = step_BHCT.cumsum(dim=2)
     is_read_BCT = (distance_CT >= 0) & (distance_CT <= doc_pos_BC[:, :, None])
     # Masked before exp, as a later token's number could overflow.
     return log_BHCT.masked_fill(~is_read_BCT[:, None], -math.inf).exp()

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import convert_fields, require, require_at_least
-from ..model.adaptive import as_indices, embedding_and_head
+from ..model.adaptive import PlainSoftmax, as_indices, embedding_and_head
 from ..model.config import ContextLengths, EvalLengths, TransformerXLConfig
+from ..model.parts import is_changed, move
 
 State = dict[str, Tensor]
 """Tensors of a layer, or of a network; the first dimension of each is the rows."""
@@ -73,7 +74,7 @@ class StateMemory:
         return self.change_each(lambda tensor: tensor[index_B])
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        return self.change_each(lambda tensor: tensor.to(*args, **kwargs))
+        return self.change_each(lambda tensor: move(tensor, *args, **kwargs))
 
     def tensors(self) -> dict[str, Tensor]:
         pairs = enumerate(self.state_N)
@@ -154,6 +155,16 @@ class StateNetwork(nn.Module):
         """Return the states h_BLD of all tokens, and the memory after the last."""
         raise NotImplementedError
 
+    @property
+    def has_own_calls(self) -> bool:
+        """True if a derived class, a patch or a hook may return other logits than the head's."""
+        return type(self).forward is not StateNetwork.forward or is_changed(self)
+
+    @property
+    def reads_states(self) -> bool:
+        """True if calls are those of `hidden` and `head`."""
+        return not self.has_own_calls
+
     def empty_memory(self, batch_size: int, lengths: EvalLengths | None = None) -> StateMemory:
         use = lengths.resolve(self.config) if lengths else self.config
         return self.make_memory(batch_size, use.mem_len)
@@ -165,8 +176,12 @@ class StateNetwork(nn.Module):
     def loss(
         self, tokens_BL: Tensor, targets_BL: Tensor, *inputs: Any, **named: Any
     ) -> tuple[Tensor, StateMemory]:
+        last = slice(-targets_BL.size(1), None)
+        if self.has_own_calls:
+            logits_BLV, memory = self(tokens_BL, *inputs, **named)
+            return PlainSoftmax().nats(logits_BLV[:, last], targets_BL), memory
         h_BLD, memory = self.hidden(tokens_BL, *inputs, **named)
-        return self.head.nats(h_BLD[:, -targets_BL.size(1) :], targets_BL), memory
+        return self.head.nats(h_BLD[:, last], targets_BL), memory
 
     def hidden(self, *inputs: Any, **named: Any) -> tuple[Tensor, StateMemory]:
         h_BLD, memory = self.encode(*inputs, **named)

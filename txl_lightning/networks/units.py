@@ -98,6 +98,7 @@ class UnitNetwork(StateNetwork):
             "n_read_B": begun["n_read_B"] + n_new,
         }
         h_BLD = torch.cat(parts, dim=1)[:, n_begun:]
-        # Some weights change only what the next unit reads. DDP waits for their gradient, too: 0.
-        zero = sum(0 * each.flatten()[0] for each in after.values() if each.is_floating_point())
+        # Some weights change only what the next unit reads. DDP waits for their gradient, too: that
+        # of a sum of no numbers.
+        zero = sum(each[..., :0].sum() for each in after.values() if each.is_floating_point())
         return h_BLD + zero, replace(memory, state_N=(state, begun))
