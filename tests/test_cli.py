@@ -230,6 +230,13 @@ WRONG_SETTINGS = [
     ("--trainer.max_steps=-1", "trainer.max_steps: "),
     ("--trainer.val_check_interval=0.25", "trainer.val_check_interval: "),
     ("--trainer.limit_train_batches=0.5", "trainer.limit_train_batches: "),
+    ("--trainer.gradient_clip_val=-1", "trainer.gradient_clip_val: invalid -1; expected at"),
+    ("--trainer.log_every_n_steps=-1", "trainer.log_every_n_steps: invalid -1; expected at"),
+    ("--trainer.min_steps=-1", "trainer.min_steps: invalid -1; expected at least 0, or null"),
+    ("--trainer.val_check_interval=0", "trainer.val_check_interval: invalid 0; expected a number"),
+    ("--seed_everything=-1", "seed_everything: invalid -1; expected a number from 0 to 4294967295"),
+    ("--seed_everything=4294967296", "seed_everything: invalid 4294967296; expected a number fr"),
+    ("--plan.minutes=.inf", "plan.minutes: invalid inf; expected a number greater than 0, or null"),
     ("--weights_only=false", "weights_only: invalid false"),
     ("model: {net: {n_layr: 3}}", "a.yaml: model.net.n_layr: unknown key; did you mean"),
     ("model: [", "a.yaml: line 1 is no YAML: expected the node content, but found"),
@@ -278,6 +285,16 @@ MISTAKES = [
     ("fit --trainer.default_root_dir=few.txt/runs", 6, "default_root_dir: few.txt/runs: can"),
     ("fit --config=.", 2, "config: invalid .; expected a file, or a name that"),
     ("fit my.txt", 2, "unknown word my.txt; did you mean --data.path my.txt?"),
+    ("fit --data.path=", 2, "data.path: invalid ''; expected a path; . is the current folder"),
+    ("prepare ''", 2, "name: invalid ''; expected a path"),
+    ("evaluate RUN --path=' '", 2, "path: invalid ' '; expected a path"),
+    ("evaluate ''", 2, "ckpt_path: invalid ''; expected a path"),
+    ("export RUN --out=", 2, "out: invalid ''; expected a path"),
+    ("test RUN --ckpt_path=B", 2, "two values; expected one of RUN and --ckpt_path B"),
+    ("evaluate RUN --ckpt_path B", 2, "two values; expected one of RUN and --ckpt_path B"),
+    ("generate RUN --ckpt_path B", 2, "two values; expected one of RUN and --ckpt_path B"),
+    ("generate RUN a --prompt=b", 2, "prompt: invalid two values; expected one of a and --pr"),
+    ("generate RUN a --stop=", 2, "stop: invalid ['']; expected texts of at least one character"),
     ("sweep a.yaml b.yaml", 2, "unknown word b.yaml; expected options"),
     ("predict", 2, "ckpt_path: missing"),
     ("trian", 2, "trian: unknown command; expected one of fit, validate"),
@@ -315,6 +332,17 @@ def test_lightning_refuses_a_device_before_any_text_is_encoded(refused, small):
 def test_lightnings_own_flags_work(txl, small, options):
     code, output = txl("fit", *small, *options)
     assert code == 0, output.err
+
+
+@pytest.mark.parametrize(
+    "option", ["--checkpoint.mirror=file:///x", "--checkpoint.every_n_steps=2", "--resume=must"]
+)
+def test_what_needs_checkpoints_is_refused_in_a_run_that_writes_none(refused, small, option):
+    code, line = refused("fit", *small, "--trainer.enable_checkpointing=false", option)
+    assert code == 2
+    name = option[2:].partition("=")[0]
+    assert line.startswith(f"{name}: invalid ")
+    assert line.endswith(" with trainer.enable_checkpointing false")
 
 
 def test_without_a_logger_a_run_still_has_a_folder(txl, small):

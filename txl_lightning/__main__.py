@@ -26,13 +26,13 @@ from .command_line import (
     PROGRAM,
     Parser,
     TrainerCommand,
-    expand_home,
     is_option,
     keep_texts,
     list_commands,
     read_options,
     take_option,
 )
+from .files import expand_home
 from .imports import allow_imports
 from .process import SAVE, exit_on_signals, is_child, limit_spinning
 from .terminal import drop_unwritten, open_output
@@ -263,6 +263,7 @@ def name_first_words(name: str, words: list[str]) -> list[str]:
     """Return words with the checkpoint as the command's parser takes it, first or --ckpt_path, and
     an optional second word by its name: --prompt."""
     command = COMMANDS[name]
+    refuse_both(command.arguments, words)
     if isinstance(command, TrainerCommand):
         first, others = split_words(words)
         if command.arguments and first:
@@ -276,6 +277,19 @@ def name_first_words(name: str, words: list[str]) -> list[str]:
     first = [*map(expand_home, first)]
     # After `--`, a name may start with a dash.
     return [*others, "--", *first] if "--" in words else [*first, *others]
+
+
+def refuse_both(arguments: str, words: list[str]) -> None:
+    """Refuse a first word that is empty, and words that are also given as options by their names:
+    one of the two would not count."""
+    names = [each.strip("[]") for each in arguments.split()]
+    first, _ = split_words(words)
+    options = read_options(words)
+    for nth, (name, word) in enumerate(zip(names, first, strict=False)):
+        if nth == 0:
+            errors.require_path(name, word)
+        expected = f"one of {word} and --{name} {options.get(name)}"
+        errors.require(name not in options, name, "two values", expected)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 import shutil
 import textwrap
@@ -13,8 +12,8 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_loader
 
-from .errors import describe_type, invalid, suggest_key
-from .files import load_yaml
+from .errors import describe_type, invalid, require_path, suggest_key
+from .files import expand_home, load_yaml
 from .imports import refuse_class
 
 # Values of options are YAML too, in which aliases can stand for endless texts.
@@ -312,17 +311,14 @@ def keep_texts(settings: Any, given: Mapping[str, Any]) -> None:
             continue
         # An option of another network may have such a name, and be a number.
         if settings[key] is None or is_text(settings[key]):
+            if name in PATHS:
+                require_path(key, value)
             settings[key] = expand_home(value) if name in PATHS else value
 
 
 def is_text(value: Any) -> bool:
     values = value if isinstance(value, list) else [value]
     return all(isinstance(each, str) for each in values)
-
-
-def expand_home(value: Any) -> Any:
-    """Return a path, or a list of paths, with the home folder in place of ~ or ~user."""
-    return [*map(expand_home, value)] if isinstance(value, list) else os.path.expanduser(value)
 
 
 def format_value(value: Any) -> str:

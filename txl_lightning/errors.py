@@ -108,6 +108,13 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
         raise invalid(key, value, expected)
 
 
+def require_path(key: str, paths: str | os.PathLike | list) -> None:
+    """Refuse an empty path, which would be the current folder; also among several."""
+    for path in paths if isinstance(paths, list) else [paths]:
+        is_path = os.fspath(path).strip() != ""
+        require(is_path, key, repr(path), "a path; . is the current folder")
+
+
 def invalid_text(where: object, error: UnicodeDecodeError | UnicodeEncodeError) -> DataError:
     """Return the error of a text with bytes, or halves of surrogate pairs, that are no UTF-8."""
     is_byte = isinstance(error, UnicodeDecodeError)

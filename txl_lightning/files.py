@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import yaml
 from filelock import FileLock
 
-from .errors import TYPE_WORDS, DataError, StorageError, print_notice, require
+from .errors import TYPE_WORDS, DataError, StorageError, print_notice, require, require_path
 
 PACKAGE = Path(__file__).parent
 MAX_YAML_DEPTH = 100
@@ -207,15 +207,6 @@ def find_host_name() -> str:
     return platform.node().partition(".")[0]
 
 
-def is_running(pid: int) -> bool:
-    """Return True if another process on this machine has this id."""
-    try:
-        os.kill(pid, 0)
-    except (OSError, OverflowError) as error:
-        return isinstance(error, PermissionError)
-    return pid != os.getpid()
-
-
 def flush_to_disk(path: Path) -> None:
     # Of a folder, this flushes the names in it.
     handle = os.open(path, os.O_RDONLY)
@@ -302,8 +293,15 @@ def find_write_problem(folder: Path) -> str | None:
     return None
 
 
+def expand_home(value: Any) -> Any:
+    """Return a path, or a list of paths, with the home folder in place of ~ or ~user."""
+    return [*map(expand_home, value)] if isinstance(value, list) else os.path.expanduser(value)
+
+
 def require_local_path(key: str, path: str | Path, instead: str = "") -> Path:
-    """Return a path; ValueError for a URL, which would become a folder of that name."""
+    """Return a path; ValueError for a URL, which would become a folder of that name, and for an
+    empty text, which would be the current folder."""
+    require_path(key, path)
     expected = f"a path on this machine, not a URL{instead}"
     require(not URL.match(os.fspath(path)), key, path, expected)
     return Path(path)
@@ -317,7 +315,7 @@ def check_folder_writable(key: str, folder: str | Path, instead: str = "") -> No
 
 def check_file_writable(key: str, path: str | Path | None) -> None:
     """Raise StorageError if a file, unless it is None, could not be written after the work."""
-    path = require_local_path(key, path or os.devnull)
+    path = require_local_path(key, os.devnull if path is None else path)
     if path.is_dir():
         raise StorageError(f"{key}: invalid {path}, a folder; expected a file")
     # /dev/stdout may be writable although /dev is not.

@@ -3,6 +3,7 @@
 import re
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -71,6 +72,44 @@ def test_position_depends_on_how_training_reads(make_data, changes, added):
     data = make_data(**changes)
     assert len(next(iter(data.train_dataloader())).tokens_BL) == 4
     assert data.list_reading_settings() == make_data().list_reading_settings() | added
+
+
+def test_a_text_after_its_first_segments_alone_is_read_from_its_beginning(make_data):
+    data = make_data()
+    data.trainer = SimpleNamespace(overfit_batches=3, global_rank=0, world_size=1)
+    data.trainer.lightning_module = None
+    before = data.train_dataloader()
+    before.commit([*islice(before, 10)][-1])
+    after = make_data().train_dataloader()
+    message = "from the start of the text: overfit_batches was 3, is None"
+    with pytest.warns(UserWarning, match=message):
+        after.load_state_dict(before.state_dict())
+    assert after.consumed == 0
+
+
+@pytest.mark.parametrize("name", ["path", "ids", "store", "vocab", "data_dir"])
+@pytest.mark.parametrize("given", ["", "  "])
+def test_an_empty_path_is_refused(name, given):
+    expected = rf"{name}: invalid '{given}'; expected a path; \. is the current folder"
+    with pytest.raises(ValueError, match=expected):
+        _ = CorpusDataModule(**{name: given}).store
+
+
+def test_an_empty_path_among_three_is_refused(text_file):
+    with pytest.raises(ValueError, match="path: invalid ''; expected a path"):
+        CorpusDataModule(path=[str(text_file), "", str(text_file)])
+
+
+def test_tilde_is_the_home_folder_in_all_paths_of_a_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    settings = {"tgt_len": 4, "batch_size": 2, "data_dir": "~/data"}
+    first = CorpusDataModule.from_texts(["a b c d"] * 20, "~/a.jsonl", vocab="bytes", **settings)
+    assert len(first.store.text("train"))
+    (tmp_path / "vocab.json").write_text(first.vocab.to_json())
+    second = CorpusDataModule(path="~/a.jsonl", vocab="~/vocab.json", **settings)
+    assert second.vocab == first.vocab
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "data", "vocab.json"}
 
 
 def test_text_too_short_for_the_rows_is_refused(make_data):

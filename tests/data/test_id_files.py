@@ -446,6 +446,19 @@ def test_training_on_ids_and_on_a_store_of_them_is_the_same(txl, small, tmp_path
     assert again.split() == output.out.split()[2:]
 
 
+def test_the_same_bytes_in_another_type_are_another_text(open_ids):
+    kinds = ("<u4", "<i4", "<u2", ">u2", "u1")
+    raw = np.arange(1200).astype("<u4").tobytes()
+    stores = {}
+    for kind in kinds:
+        np.save("a.npy", np.frombuffer(raw, kind))
+        stores[kind] = open_ids("a.npy")
+        expected = np.frombuffer(raw, kind)
+        tokens = stores[kind].text("train")
+        assert tokens.ids_at(np.arange(len(tokens))).tolist() == expected.tolist(), kind
+    assert len({store.folder for store in stores.values()}) == len(kinds)
+
+
 @pytest.mark.parametrize("unit", ["lines", "none"])
 def test_document_unit_has_no_effect_on_ids(tmp_path, monkeypatch, unit):
     monkeypatch.chdir(tmp_path)

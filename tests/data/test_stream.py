@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from txl_lightning import Memory
 from txl_lightning.data import tokens as tokens_module
-from txl_lightning.data.stream import IGNORED, TENSORS, Stream, TrainingLoader, share_rows
+from txl_lightning.data.stream import IGNORED, TENSORS, Segment, Stream, TrainingLoader, share_rows
 from txl_lightning.data.tokens import (
     FixedLengths,
     RolledOrder,
@@ -174,6 +174,43 @@ def test_training_loader_counts_the_tokens_seen(stream, n_segment):
         assert loader.count_targets(segment.index) == n_token
         n_token += len(segment.targets_BL) * segment.new_len
     assert loader.count_targets(2 * len(stream)) == n_token
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: invalid 0; expected at least 1"),
+        ({"batch_size": 16}, "batch_size: invalid 16; expected at most 4 rows of 2"),
+        ({"tgt_len": 0}, "tgt_len: invalid 0; expected at least 1"),
+        ({"ext_len": -1}, "ext_len: invalid -1; expected at least 0"),
+        ({"ids": np.ones((2, 4), int)}, r"ids: invalid int64 of shape \[2, 4\]; expected whole"),
+        ({"ids": np.ones(9)}, r"ids: invalid float64 of shape \[9\]"),
+    ],
+    ids=str,
+)
+def test_a_stream_that_gives_no_segment_of_ids_is_refused(changes, message):
+    settings = {"ids": np.arange(9), "batch_size": 2, "tgt_len": 2} | changes
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Stream.from_tokens(**settings)
+
+
+@pytest.mark.parametrize("convert", [list, torch.tensor, np.uint16])
+def test_ids_of_a_stream_are_whole_numbers_of_any_kind(convert):
+    expected = [*Stream.from_tokens(np.arange(9), 2, 2)]
+    found = [*Stream.from_tokens(convert(range(9)), 2, 2)]
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("wrong", [-1, 11])
+@pytest.mark.parametrize("place", ["tokens_BL", "targets_BL"])
+def test_a_segment_with_ids_outside_the_vocabulary_is_refused(place, wrong):
+    segment = next(iter(Stream.from_tokens(np.arange(11), 1, 10)))
+    assert Segment.from_batch(segment, n_token=11) is segment
+    ids_BL = getattr(segment, place).clone()
+    ids_BL[0, 3] = wrong
+    found = f"invalid ids from {min(wrong, 0)} to {max(wrong, 9 if place == 'tokens_BL' else 10)}"
+    with pytest.raises(ValueError, match=f"^batch: {found}; expected ids from 0 to 10"):
+        Segment.from_batch(segment._replace(**{place: ids_BL}), n_token=11)
 
 
 @pytest.mark.parametrize("n_segment", [None, 2])

@@ -180,6 +180,20 @@ def test_a_folder_that_this_package_writes_is_a_text_where_it_is_given_itself(wr
     assert {*CORPORA} - {"python_source"} <= {*OWN_FOLDERS}
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("run.json", b'{"max_steps": 9}', "a run"),
+        ("manifest.json", b'{"n_document": {}}', "a prepared text, which is given as data.store"),
+        ("journal.log", b'{"op_code": 0}', "a sweep"),
+    ],
+)
+def test_a_run_a_store_and_a_sweep_are_no_text(write_files, name, content, kind):
+    folder = write_files({name: content, "a.txt": b"a"}, "own")
+    with pytest.raises(DataError, match=f"own: {kind}; expected a text file, a folder or an arch"):
+        split_user_files([folder], ALL_TRAIN, folder / "data")
+
+
 def test_links_in_a_folder_are_followed_and_those_to_nothing_named(write_files, capsys):
     real = write_files({"1.txt": b"one", "more/2.txt": b"two"}, "real")
     links = write_files({"own.txt": b"own"}, "links")

@@ -232,6 +232,11 @@ def test_overfit_batches_trains_on_the_same_segments(fit):
     assert part.trainer.train_dataloader.n_segment == 2
 
 
+def test_a_limit_of_the_gradient_below_0_is_none_as_in_lightning(fit):
+    losses = [fit(gradient_clip_val=limit).losses for limit in (None, -1.0)]
+    assert losses[0] == losses[1]
+
+
 def test_loss_is_the_mean_of_scored_targets(fit, make_model):
     net = {"n_token": 12, "mem_len": 0}
     data = {"path": None, "corpus": "copy", "task": TaskConfig(length=3), "tgt_len": 7}

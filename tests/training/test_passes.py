@@ -215,6 +215,16 @@ def test_a_trainer_in_python_that_goes_by_epochs_is_refused(train, options, mess
         train(max_steps=6, **options)
 
 
+@pytest.mark.parametrize(
+    "epochs", [{}, {"limit_train_batches": 3}, {"overfit_batches": 2}], ids=str
+)
+def test_a_loader_that_would_read_the_text_from_its_beginning_again_is_refused(train, epochs):
+    options = {"max_epochs": 3, "reload_dataloaders_every_n_epochs": 1}
+    message = r"^trainer\.reload_dataloaders_every_n_epochs: invalid 1; expected 0"
+    with pytest.raises(ValueError, match=message):
+        train(**options, **epochs)
+
+
 @pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_epochs_that_the_steps_allow_are_validated_and_more_are_refused(train):
     class Count(Callback):

@@ -135,6 +135,26 @@ def test_a_run_without_checkpoints_is_not_replaced_by_an_older_one(root, last, c
             find_start("must", None, root, *named)
 
 
+def test_only_an_older_run_with_a_checkpoint_is_said_to_continue(root, last, capsys):
+    def ask(number):
+        run = root / f"version_{number}"
+        run.mkdir()
+        assert find_start("auto", None, root) is None
+        return capsys.readouterr().err.splitlines()[-1]
+
+    # The newest of these has no checkpoint, either.
+    hint = f"(--config {root}/version_0/config.yaml would continue that run)"
+    assert ask(1).endswith(hint)
+    assert ask(2).endswith(hint)
+    # A newer one is no earlier training.
+    shutil.copy(root / "version_0" / "config.yaml", root / "version_1")
+    with_config = f"--config={root / 'version_1' / 'config.yaml'}"
+    (root / "version_1" / "run.json").write_bytes((root / "version_0" / "run.json").read_bytes())
+    (root / "version_0").rename(root / "version_3")
+    assert find_start("auto", None, root, with_config) is None
+    assert "would continue" not in capsys.readouterr().err
+
+
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="every_n_steps: invalid 0; expected at least 1"):
         CheckpointConfig(0)

@@ -68,6 +68,7 @@ class TextOptions(generation.Sampling):
         require_at_least(self, max_new_tokens=0, num_samples=1)
         check_array_file("out_ids", self.out_ids)
         object.__setattr__(self, "stop", [self.stop] if isinstance(self.stop, str) else self.stop)
+        require(all(self.stop), "stop", [*self.stop], "texts of at least one character")
 
 
 def generate_command(

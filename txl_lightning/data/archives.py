@@ -19,6 +19,9 @@ from typing import Any, BinaryIO
 from ..errors import DataError, print_notice
 from ..files import (
     OWN_MARKS,
+    RUN_FILE,
+    STORE_FILE,
+    SWEEP_FILE,
     cache_result,
     create_folder,
     has_ending,
@@ -47,6 +50,9 @@ DAMAGE_CODES = {None, errno.EINVAL, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOT
 # Folders in the data directory with prepared texts, archives and downloaded corpora.
 OWN_FOLDERS = ("prepared", "downloads", "tiny_shakespeare", "enwik8", "text8", "wikitext2")
 OWN_FOLDERS += ("wikitext103", "ptb", "ptb_char", "lm1b")
+OURS = {RUN_FILE: "a run", SWEEP_FILE: "a sweep"}
+OURS |= {STORE_FILE: "a prepared text, which is given as data.store"}
+"""What a folder is that has a file of ours."""
 
 
 def open_zstandard(path: Path) -> BinaryIO:
@@ -192,8 +198,11 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     written: runs, stores, sweeps, and texts in data_dir.
 
     Links are followed, as by tar -h, and each file and folder counts once; links to nothing and
-    special files are among the files.
+    special files are among the files. DataError for a folder that is itself a run, store or sweep.
     """
+    for name, kind in OURS.items():
+        if has_mark(folder, name):
+            raise DataError(f"{folder}: {kind}; expected a text file, a folder or an archive")
     seen = {os.path.realpath(data_dir / name) for name in OWN_FOLDERS}
     files = []
     found = [folder]

@@ -118,7 +118,8 @@ class CorpusDataModule(LightningDataModule):
     def from_texts(cls, texts: Iterable[str], path: str | Path, **settings: Any) -> Self:
         """Save texts, each a document, as JSON lines; return the module that reads this file, which
         evaluation and resuming need."""
-        save_texts(texts, Path(path), settings.get("text_key"))
+        path = Path(path).expanduser()
+        save_texts(texts, path, settings.get("text_key"))
         return cls(path=path, **settings)
 
     @cached_property
@@ -186,7 +187,9 @@ class CorpusDataModule(LightningDataModule):
         n_segment = batches if isinstance(batches, int) else round(batches * len(stream))
         expected = f"0, or a share with at least one of the {len(stream):,} segments of a pass"
         require(n_segment or not batches, "trainer.overfit_batches", batches, expected)
-        return TrainingLoader(stream, self.list_reading_settings(), n_segment or None)
+        read_as = self.list_reading_settings()
+        read_as |= {"overfit_batches": n_segment} if n_segment else {}
+        return TrainingLoader(stream, read_as, n_segment or None)
 
     def val_dataloader(self) -> Stream:
         return self._make_evaluation_stream("val")
@@ -254,6 +257,8 @@ class CorpusDataModule(LightningDataModule):
         config = self.config
         unscored = {"warmup_len": config.eval_warmup_len, "ext_len": config.eval_ext_len}
         how = {"lengths": FixedLengths(config.eval_tgt_len), **unscored}
+        # Of a task, all examples.
+        how["drop_last"] = self.store.example_len is None
         fix = "lower data.eval_batch_size, change data.split, or give more text"
         # The only segment may be shorter than eval_tgt_len.
         return self._make_stream(split, config.eval_batch_size, 1, fix, **how)

@@ -98,7 +98,8 @@ class Encoding:
             return {"subwords": asdict(self.filled_subwords)}
         if self.vocab in BUILT_IN:
             return {}
-        vocab = files.hash_file(Path(self.vocab)) if Path(self.vocab).is_file() else self.vocab
+        path = Path(self.vocab).expanduser()
+        vocab = files.hash_file(path) if path.is_file() else self.vocab
         own = find_own_class(self.vocab)
         code = {"code": hash_code(own)} if own else {}
         return {"vocab": vocab, "words": asdict(self.words.fill())} | code

@@ -136,7 +136,9 @@ class IdEncoding(Encoding):
     def describe(self, data_dir: Path) -> dict[str, Any]:
         starts = hash_chunks(np.ascontiguousarray(part.starts, "<i8") for part in self.slices)
         ids = asdict(self.id_options) | {"starts": starts}
-        return super().describe(data_dir) | {"ids": ids}
+        # The same bytes are other ids in another type.
+        types = [part.dtype.str for part in self.slices]
+        return super().describe(data_dir) | {"ids": ids, "types": types}
 
     def describe_vocabulary(self) -> dict[str, Any]:
         return {} if self.vocab == IDS else super().describe_vocabulary()
@@ -196,8 +198,9 @@ def open_ids(path: Path, starts: Path | None, options: IdOptions) -> IdSlice:
     positions = layout.starts
     if starts is not None:
         positions = np.asarray(open_array(starts), np.int64)
-    is_ordered = not (np.diff(positions, prepend=0) < 0).any()
-    if not is_ordered or positions.max(initial=0) > layout.n_id:
+    # Without differences, which would overflow in a damaged index.
+    is_ordered = not (positions[1:] < positions[:-1]).any()
+    if not is_ordered or positions.min(initial=0) < 0 or positions.max(initial=0) > layout.n_id:
         wanted = f"expected positions from 0 to {layout.n_id:,}, in order"
         raise DataError(f"{starts or path}: invalid starts of documents; {wanted}")
     where = layout.offset, 0, layout.n_id

@@ -293,7 +293,7 @@ class DataConfig(LineFormat):
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        for name in ("data_dir", "path", "ids"):
+        for name in ("data_dir", "path", "ids", "vocab"):
             for path in list_given(getattr(self, name)):
                 require_local_path(name, path)
                 require(path != "-", name, path, "a file; or prepare - --out STORE, and data.store")

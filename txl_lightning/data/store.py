@@ -17,7 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from .. import files
-from ..errors import DataError, StorageError, print_notice
+from ..errors import DataError, StorageError, print_notice, require_path
 from ..files import STORE_FILE, cache_result
 from .text_files import SPLITS
 from .tokens import TextTokens, Tokens
@@ -282,6 +282,7 @@ def open_prepared(
 
 def open_store(path: str, data_dir: Path, whole: bool = False) -> Store:
     """Open a store that prepare wrote, in a folder or at a URL; DataError if it is damaged."""
+    require_path("data.store", path)
     if "://" in path:
         return fetch_store(path, data_dir, whole)
     refusal = "data.store: {}; copy it again, or write it with prepare --out"

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..errors import require
+from ..errors import require, require_at_least
 from .tokens import FixedLengths, ReadingOrder, SegmentLengths, TextOrder, TextTokens, Tokens
 
 TENSORS = ("tokens_BL", "targets_BL", "doc_pos_BL")
@@ -55,6 +56,11 @@ class Segment(NamedTuple):
         A batch of another kind, or with ids that are not below n_token, is a ValueError.
         """
         if isinstance(batch, Segment):
+            targets_BL = batch.targets_BL
+            on_host = targets_BL if batch.host_targets_BL is None else batch.host_targets_BL
+            # To ask a GPU would take time in each step.
+            known = [batch.tokens_BL.flatten(), on_host[on_host != IGNORED]]
+            require_ids([each for each in known if each.is_cpu], n_token)
             return batch
         pair = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
         expected = "(tokens, targets): two int64 tensors of one shape [rows, tokens]"
@@ -64,12 +70,7 @@ class Segment(NamedTuple):
         shapes = f"shapes {[*tokens_BL.shape]} and {[*targets_BL.shape]}"
         is_batch = tokens_BL.dim() == 2 and tokens_BL.shape == targets_BL.shape
         require(is_batch, "batch", shapes, expected)
-        # After an id outside the vocabulary, a GPU would compute nothing more.
-        for ids in (tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]):
-            low, high = torch.cat([ids, ids.new_zeros(1)]).aminmax()
-            found = f"ids from {int(low)} to {int(high)}"
-            known = f"ids from 0 to {n_token - 1}"
-            require(0 <= int(low) <= int(high) < n_token, "batch", found, known)
+        require_ids([tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]], n_token)
         doc_pos_BL = torch.arange(tokens_BL.size(1), device=tokens_BL.device).expand_as(tokens_BL)
         return Segment(*pair, doc_pos_BL, 0, float((targets_BL != IGNORED).sum()))
 
@@ -118,6 +119,15 @@ class Segment(NamedTuple):
         """Return the targets where a network's softmax reads them: on its device, or the host."""
         use_host = getattr(head, "reads_targets", False) and self.host_targets_BL is not None
         return self.host_targets_BL if use_host else self.targets_BL
+
+
+def require_ids(ids: Sequence[Tensor], n_token: int) -> None:
+    """Refuse ids outside the vocabulary, after which a GPU would compute nothing more."""
+    for ids_X in ids:
+        low, high = torch.cat([ids_X, ids_X.new_zeros(1)]).aminmax()
+        found = f"ids from {int(low)} to {int(high)}"
+        known = f"ids from 0 to {n_token - 1}"
+        require(0 <= int(low) <= int(high) < n_token, "batch", found, known)
 
 
 def share_rows(n_row: int, part: int, n_part: int) -> slice:
@@ -169,9 +179,20 @@ class Stream:
     rank: int = 0
     world_size: int = 1
 
+    def __post_init__(self) -> None:
+        require_at_least(self, batch_size=1, warmup_len=0, ext_len=0, n_token=1)
+
     @staticmethod
-    def from_tokens(ids: np.ndarray, batch_size: int, tgt_len: int, ext_len: int = 0) -> Stream:
-        return Stream(TextTokens(ids), batch_size, FixedLengths(tgt_len), ext_len=ext_len)
+    def from_tokens(ids: ArrayLike, batch_size: int, tgt_len: int, ext_len: int = 0) -> Stream:
+        """Return the stream of a text's ids, one after the other; ValueError if they are too few,
+        or no whole numbers."""
+        ids = np.asarray(ids)
+        found = f"{ids.dtype.name} of shape {[*ids.shape]}"
+        is_text = ids.ndim == 1 and ids.dtype.kind in "iu"
+        require(is_text, "ids", found, "whole numbers of one dimension")
+        stream = Stream(TextTokens(ids), batch_size, FixedLengths(tgt_len), ext_len=ext_len)
+        require(stream.row_len > 1, "batch_size", batch_size, f"at most {len(ids) // 2} rows of 2")
+        return stream
 
     @property
     def end(self) -> int:
@@ -280,7 +301,7 @@ class TrainingLoader:
         """Restore the position; if the reading settings changed, start from the beginning."""
         changed = self.find_changes(state["read_as"])
         if changed:
-            values = (f"{name} was {was}, is {self.read_as[name]}" for name, was in changed.items())
+            values = (f"{n} was {was}, is {self.read_as.get(n)}" for n, was in changed.items())
             warnings.warn(f"reading from the start of the text: {'; '.join(values)}", stacklevel=2)
         self.consumed, self.n_before = self.find_position(state)
 
@@ -295,4 +316,5 @@ class TrainingLoader:
     def find_changes(self, read_as: Mapping[str, Any]) -> dict[str, Any]:
         """Return the former values of reading settings that have changed."""
         before = {"ext_len": 0, "restart_len": None, "gradient_segments": 1} | read_as
-        return {n: before.get(n) for n, value in self.read_as.items() if before.get(n) != value}
+        now = {"overfit_batches": None} | self.read_as
+        return {n: before.get(n) for n, value in now.items() if before.get(n) != value}

@@ -232,7 +232,7 @@ def find_documents(
     try:
         if not path.exists():
             expected = "expected a text file, a folder or an archive"
-            raise DataError(f"{path}: no such file; {expected}")
+            raise DataError(f"{path.absolute()}: no such file; {expected}")
         if has_ending(path, PACKED):
             advice = "unpack it first (.zip, .gz, .bz2, .xz and .zst need not be)"
             raise DataError(f"{path}: packed; {advice}")

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy import ndarray
 
-from ..errors import DataError
+from ..errors import DataError, require_at_least
 
 # Positions in the text, and tokens of the same document before each: both [B, L].
 Places = tuple[ndarray, ndarray]
@@ -171,6 +171,9 @@ class FixedLengths:
     """tgt_len tokens each; the last segment of a pass, with `total` targets per row, is shorter."""
 
     tgt_len: int
+
+    def __post_init__(self) -> None:
+        require_at_least(self, tgt_len=1)
 
     def count_segments(self, total: int, n_pass: int) -> int:
         return -(-total // self.tgt_len)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, StorageError
-from ..files import RUN_FILE, explain_write_errors, find_host_name, is_running, require_local_path
+from ..files import RUN_FILE, explain_write_errors, find_host_name, require_local_path
+from ..process import is_running
 
 CONFIG = "config.yaml"
 METRICS = "metrics.csv"

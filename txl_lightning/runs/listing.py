@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from ..errors import DataError, flatten_settings, format_line, print_notice, require
-from ..files import find_host_name, is_running, load_yaml, read_json, require_local_path
+from ..files import find_host_name, load_yaml, read_json, require_local_path
+from ..process import is_running
 from .folder import CONFIG, METRICS, STATE
 from .metrics_table import RunMetrics, read_metrics
 

@@ -23,7 +23,6 @@ from ..errors import require
 BY_EPOCH = {
     "min_epochs": "null; trainer.min_steps counts steps",
     "check_val_every_n_epoch": "null; trainer.val_check_interval counts segments",
-    "reload_dataloaders_every_n_epochs": "0, because the text is one endless loader",
 }
 """Options of the Trainer that count epochs, and what to use instead."""
 CALLBACKS_BY_EPOCH = {
@@ -130,6 +129,11 @@ def limit_passes(trainer: Trainer, make_loader: Callable[[], Any]) -> PassLimit 
     """Replace the Trainer's epochs by the steps of as many passes; None if it has no limit."""
     n_pass = trainer.max_epochs
     limit = None
+    n_epoch = trainer.reload_dataloaders_every_n_epochs
+    # A new loader would read the text from its beginning.
+    is_kept = not n_epoch or not isinstance(make_loader(), TrainingLoader)
+    expected = "0, because the text is one endless loader"
+    require(is_kept, "trainer.reload_dataloaders_every_n_epochs", n_epoch, expected)
     if not has_epochs(trainer):
         need_no_epoch(trainer)
         refuse_epochs(trainer)

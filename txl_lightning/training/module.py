@@ -240,7 +240,7 @@ class LanguageModel(HoldsNetwork, LightningModule):
     ) -> None:
         if gradient_clip_algorithm == "value":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        elif gradient_clip_val:
+        elif gradient_clip_val and gradient_clip_val > 0:
             # Lightning would compute the norm again.
             self.guard.clip(self.parameters(), gradient_clip_val)
 

@@ -1,7 +1,8 @@
 """Options of fit, validate, test and predict: their parser and help, and the checks of values."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, ClassVar, Literal
 
@@ -13,17 +14,14 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ..checkpoints import LoadedCheckpoint
 from ..command_line import COMMANDS, PROGRAM, Parser, is_option
-from ..data.datamodule import CorpusConfig, CorpusDataModule
+from ..data.datamodule import CorpusDataModule
 from ..data.sources import SOURCES
 from ..errors import Settings, flatten_settings, prefix_errors, require
 from ..files import check_folder_writable
 from ..imports import OWN
-from ..model import EvalLengths
 from ..model.adaptation import Adaptation
 from ..model.config import CLASS, find_config_class
-from .loops import check_least_steps, refuse_callbacks_by_epoch
 from .module import LanguageModel
-from .optimizers import OptimConfig, check_end
 from .settings import Given, Resolved, parse
 
 Resume = Literal["auto", "must", "never"]
@@ -101,6 +99,13 @@ HELP_TEXTS = {
     "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
 }
 """Help of single options, and where Lightning's own does not fit an endless loader."""
+EVALUATION_TEXTS = {
+    "data.path": "Your own text: a file, a folder or archive of documents, JSON lines, or three of "
+    "these for train, val and test; left out, that of the run.",
+    "trainer.default_root_dir": "Folder into which predict writes; left out, that of the run.",
+    "trainer.logger": "Logger of the results, for example WandbLogger; left out, none.",
+}
+"""Help of options that have another meaning in commands that do not train."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +135,8 @@ class PlanConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expected = "greater than 0, or null"
-        require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, expected)
+        is_valid = self.minutes is None or 0 < self.minutes < math.inf
+        require(is_valid, "minutes", self.minutes, "a number greater than 0, or null")
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,7 @@ def make_parser(command: str, words: Sequence[str] = (), net_class: str | None =
     parser = TrainerParser(
         command=command,
         description=f"{summary[0].upper()}{summary[1:]}. {DESCRIPTION}",
-        texts=HELP_TEXTS,
+        texts=HELP_TEXTS if command == "fit" else HELP_TEXTS | EVALUATION_TEXTS,
         is_hidden=choose_hidden(command, words, net_class) if asks_for_help else lambda _: False,
         dump_header=[f"lightning.pytorch=={lightning.pytorch.__version__}"],
     )
@@ -265,77 +270,3 @@ def set_folder(command: str, trainer: Namespace, measured: LoadedCheckpoint | No
     if command in ("fit", "predict"):
         advice = "; checkpoint.mirror copies runs to one"
         check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
-
-
-def check_settings(parser: Parser, settings: Namespace) -> None:
-    for key, group in parser.groups.items():
-        # A group of single options has no class.
-        if is_dataclass(config := getattr(group, "group_class", None)):
-            values = {name: v for name, v in vars(settings[key]).items() if name != CLASS}
-            with prefix_errors(key):
-                config(**values)
-    with prefix_errors("model.eval", "_"):
-        EvalLengths(settings.model.eval_mem_len, settings.model.eval_clamp_len)
-    with prefix_errors("data"):
-        CorpusConfig(**settings.data.as_dict())
-    if settings.weights_only is False:
-        raise ValueError("weights_only: invalid false; a checkpoint must run no code")
-    expected = "false, because a run has loggers and checkpoints"
-    require(not settings.trainer.barebones, "trainer.barebones", "true", expected)
-    make_batches_whole(settings.trainer)
-    refuse_callbacks_by_epoch(settings.trainer)
-    check_duration(settings)
-
-
-def check_duration(settings: Namespace) -> None:
-    """Check the limits of steps, of passes and of minutes."""
-    trainer = settings.trainer
-    is_planned = settings.plan.minutes is not None
-    steps = trainer.max_steps
-    passes = trainer.max_epochs
-    least = trainer.min_steps
-    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
-    require(passes is not None, "trainer.max_epochs", "null", "a number of passes, or -1: no limit")
-    if passes < 0:
-        check_end(OptimConfig(**vars(settings.model.optim)), steps)
-    has_steps = steps > 0 or (steps < 0 < passes)
-    expected = "the most steps that plan.minutes may take"
-    require(has_steps or not is_planned, "trainer.max_steps", steps, expected)
-    expected = "null with plan.minutes, which sets the steps"
-    require(least is None or not is_planned, "trainer.min_steps", least, expected)
-    check_least_steps(least, steps)
-    check_validations(settings)
-
-
-def check_validations(settings: Namespace) -> None:
-    """Refuse a number of validations beside their distance, and in a run without an end."""
-    trainer = settings.trainer
-    n = settings.plan.validations
-    every = trainer.val_check_interval
-    is_default = every == TRAINER_DEFAULTS["val_check_interval"]
-    expected = f"null with trainer.val_check_interval {every}"
-    require(n is None or is_default, "plan.validations", n, expected)
-    has_end = trainer.max_steps >= 0 or trainer.max_epochs >= 0
-    expected = "null in a run without trainer.max_steps and trainer.max_epochs"
-    require(n is None or has_end, "plan.validations", n, expected)
-
-
-def make_batches_whole(trainer: Namespace) -> None:
-    """Make numbers of batches whole; refuse fractions of a text that has no end.
-
-    Lightning takes whole numbers and fractions. Which of the two a number becomes depends on what
-    the process has imported, as Python treats Optional[Union[int, float]] and
-    Optional[Union[float, int]] as one.
-    """
-    for name, value in vars(trainer).items():
-        is_count = name.endswith("_batches") or name == "val_check_interval"
-        if is_count and isinstance(value, float) and value > 1 and value.is_integer():
-            trainer[name] = int(value)
-    step = trainer.accumulate_grad_batches
-    require(step >= 1, "trainer.accumulate_grad_batches", step, "at least 1")
-    if isinstance(trainer.limit_train_batches, int) or isinstance(trainer.overfit_batches, int):
-        return
-    for name, default in {"val_check_interval": None, "limit_train_batches": 1.0}.items():
-        is_valid = not isinstance(trainer[name], float) or trainer[name] == default
-        expected = "a whole number of batches, because training has no end"
-        require(is_valid, f"trainer.{name}", trainer[name], expected)

@@ -21,14 +21,13 @@ from jsonargparse import Namespace
 from ..command_line import (
     PROGRAM,
     Parser,
-    expand_home,
     format_value,
     is_option,
     keep_texts,
     read_options,
 )
 from ..errors import CheckpointError, flatten_settings, invalid, prefix_errors, require, shorten
-from ..files import dump_yaml, find_config, load_yaml
+from ..files import dump_yaml, expand_home, find_config, load_yaml
 from ..imports import OWN, find_network_class, suggest_config
 from ..model.config import CLASS
 

@@ -89,8 +89,12 @@ def explain_new_run(root: Path, run: Path | None) -> str:
     if run is None:
         others = " but runs of other tasks of this array" if list_versions(root) else ""
         return f"nothing under {root}{others}; {new}"
-    older = [each for each in list_versions(root) if each != run]
-    hint = f" (--config {older[0] / CONFIG} would continue that run)" if older else ""
+    versions = list_versions(root)
+    # A run that is named may be of another folder.
+    older = versions[versions.index(run) + 1 :] if run in versions else versions
+    intact = (each for each in older if (each / CONFIG).is_file() and find_latest(each)[0])
+    older_run = next(intact, None)
+    hint = f" (--config {older_run / CONFIG} would continue that run)" if older_run else ""
     return f"{run} has no checkpoint to continue; {new}{hint}"
 
 

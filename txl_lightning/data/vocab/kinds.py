@@ -29,7 +29,7 @@ def find_own_class(name: str) -> type | None:
     kind = name
     if not names_class(name):
         try:
-            kind = json.loads(Path(name).read_text(encoding="utf-8"))["kind"]
+            kind = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))["kind"]
         # Another file, or none; building the vocabulary names what is wrong.
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
@@ -73,7 +73,7 @@ def load_vocabulary(text: str) -> Vocabulary:
 
 def require_vocabulary(name: str) -> None:
     """Refuse a name of no kind, class or file, before a text is read for it."""
-    if name not in BUILT_IN and not names_class(name) and not Path(name).is_file():
+    if name not in BUILT_IN and not names_class(name) and not Path(name).expanduser().is_file():
         raise refuse_vocabulary(name, os.strerror(errno.ENOENT))
 
 
@@ -100,7 +100,8 @@ def build_vocabulary(
         case _ if names_class(name):
             return import_class("data.vocab", name).from_documents(documents)
     try:
-        return read_vocabulary_file(Path(name), lambda listed: Words.from_list(listed, words))
+        path = Path(name).expanduser()
+        return read_vocabulary_file(path, lambda listed: Words.from_list(listed, words))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise refuse_vocabulary(name, reason) from error
