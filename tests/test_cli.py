@@ -335,7 +335,7 @@ def test_lightnings_own_flags_work(txl, small, options):
 
 
 @pytest.mark.parametrize(
-    "option", ["--checkpoint.mirror=file:///x", "--checkpoint.every_n_steps=2", "--resume=must"]
+    "option", ["--checkpoint.mirror=file:///x", "--checkpoint.every_n_steps=2"]
 )
 def test_what_needs_checkpoints_is_refused_in_a_run_that_writes_none(refused, small, option):
     code, line = refused("fit", *small, "--trainer.enable_checkpointing=false", option)

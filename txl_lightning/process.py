@@ -186,12 +186,3 @@ def describe_waiting() -> str:
     if not found:
         return "the runtime's default: torch was loaded before this command"
     return f"{' '.join(found)}, {'set by this command' if set_here else 'from the environment'}"
-
-
-def is_running(pid: int) -> bool:
-    """Return True if another process on this machine has this id."""
-    try:
-        os.kill(pid, 0)
-    except (OSError, OverflowError) as error:
-        return isinstance(error, PermissionError)
-    return pid != os.getpid()

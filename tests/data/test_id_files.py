@@ -459,6 +459,13 @@ def test_the_same_bytes_in_another_type_are_another_text(open_ids):
     assert len({store.folder for store in stores.values()}) == len(kinds)
 
 
+def test_an_index_whose_differences_overflow_is_refused(open_ids):
+    IDS.astype("<u2").tofile("a.ds")
+    np.array([400, 2**63, len(IDS)], "<u8").tofile("a.ds.index")
+    with pytest.raises(DataError, match=r"a\.ds.*: invalid starts of documents; expected"):
+        open_ids("a.ds")
+
+
 @pytest.mark.parametrize("unit", ["lines", "none"])
 def test_document_unit_has_no_effect_on_ids(tmp_path, monkeypatch, unit):
     monkeypatch.chdir(tmp_path)

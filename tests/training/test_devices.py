@@ -331,6 +331,7 @@ def load_of_each_rank(folder: Path, run: str, what: str) -> list:
         (["fsdp_lamb"], "one_lamb"),
     ],
 )
+@pytest.mark.slow
 def test_two_nodes_take_the_steps_of_one_process(runs, runs_of_two, run_of_one):
     both = [each for run in runs_of_two for each in losses(runs, run)]
     assert both == pytest.approx(losses(runs, run_of_one), rel=1e-5)
@@ -346,10 +347,12 @@ def test_two_nodes_take_the_steps_of_one_process(runs, runs_of_two, run_of_one):
         ("fsdp_joined", "one_joined"),
     ],
 )
+@pytest.mark.slow
 def test_two_nodes_that_accumulate_segments_train_like_one_process(runs, run_of_two, run_of_one):
     assert losses(runs, run_of_two) == pytest.approx(losses(runs, run_of_one), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_nodes_take_the_mean_over_the_targets_of_both_from_any_loader(runs):
     net = make_pairs_model().net
     pairs = make_pairs()
@@ -362,6 +365,7 @@ def test_two_nodes_take_the_mean_over_the_targets_of_both_from_any_loader(runs):
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_nodes_that_gather_weights_in_bfloat16_train_like_one_process(runs):
     sharded, whole = (losses(runs, run) for run in ("fsdp_narrow", "one_narrow"))
     assert sharded == pytest.approx(whole, rel=5e-3)
@@ -370,6 +374,7 @@ def test_two_nodes_that_gather_weights_in_bfloat16_train_like_one_process(runs):
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp_on"])
+@pytest.mark.slow
 def test_each_process_keeps_the_memory_of_its_own_rows(runs, memory_NBMD, run):
     """With a buffer, DDP would give all processes the memory of the first one."""
     first, second = load_of_each_rank(runs, run, "h_NBMD")
@@ -377,12 +382,14 @@ def test_each_process_keeps_the_memory_of_its_own_rows(runs, memory_NBMD, run):
     assert not torch.allclose(first, second, atol=0.1)
 
 
+@pytest.mark.slow
 def test_each_process_stores_half_of_the_weights_and_of_the_optimizer_state(runs):
     whole = load_of_each_rank(runs, "ddp", "held")
     for part, all_of_it in zip(load_of_each_rank(runs, "fsdp", "held"), whole, strict=True):
         assert part / all_of_it == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.slow
 def test_sharded_run_is_saved_like_an_unsharded_one(runs):
     one, sharded = (torch.load(last(runs, run), weights_only=True) for run in ("one", "fsdp_on"))
     assert sharded.keys() == one.keys()
@@ -390,6 +397,7 @@ def test_sharded_run_is_saved_like_an_unsharded_one(runs):
     assert load(last(runs, "fsdp_on"))
 
 
+@pytest.mark.slow
 def test_one_process_measures_what_two_have_trained(runs):
     options = command_line(runs, "measured", *resume_options(runs, "fsdp_on"))[1:]
     trainer = run_trainer(["validate", *options])
@@ -397,6 +405,7 @@ def test_one_process_measures_what_two_have_trained(runs):
     assert nats == pytest.approx(losses(runs, "fsdp_on")[-1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_nodes_measure_and_save_the_average_of_one_process(runs):
     assert losses(runs, "ddp_averaged") == pytest.approx(losses(runs, "averaged"), rel=1e-5)
     assert losses(runs, "ddp_averaged") != pytest.approx(losses(runs, "one")[:10], rel=1e-5)
@@ -406,6 +415,7 @@ def test_two_nodes_measure_and_save_the_average_of_one_process(runs):
         torch.testing.assert_close(two[key], one[key], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_sharded_model_is_not_averaged_but_resumes_from_an_average(runs):
     for refused in load_of_each_rank(runs, "fsdp_averaged", "refused"):
         assert refused.startswith(
@@ -414,6 +424,7 @@ def test_sharded_model_is_not_averaged_but_resumes_from_an_average(runs):
     assert losses(runs, "fsdp_no_more") == pytest.approx(losses(runs, "one")[10:], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_matrices_are_not_split_for_tensor_parallelism(runs):
     for refused in load_of_each_rank(runs, "cut", "refused"):
         assert refused.startswith("trainer.strategy: invalid ModelParallelStrategy; expected fsdp2")

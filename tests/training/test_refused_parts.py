@@ -11,10 +11,10 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger
 
 from txl_lightning.checkpoints import load_checkpoint
+from txl_lightning.training.callback_checks import ANSWERS, check_callbacks, list_metrics
 from txl_lightning.training.callbacks.time_budget import TimeBudget
 from txl_lightning.training.callbacks.validation_probe import ValidationProbe
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
-from txl_lightning.training.checks import ANSWERS, check_callbacks, list_metrics
 from txl_lightning.training.cli import TxlCLI, set_up_libraries
 
 PAGE = Path(__file__).parents[2] / "docs" / "train.md"

@@ -9,6 +9,7 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 CLEAR = 0.95  # level of an interval
 LIKELY = 0.8
@@ -35,9 +36,14 @@ class Contrast:
     def mean(self) -> float:
         return statistics.fmean(self.effects)
 
-    @property
+    @cached_property
     def interval(self) -> Interval | None:
         return find_interval(self, CLEAR)
+
+    @cached_property
+    def drawn_means(self) -> list[float]:
+        """Means over drawn seeds and documents, in order; they take a while."""
+        return sorted(draw_means(self.documents))
 
     @property
     def p_value(self) -> float:
@@ -94,10 +100,9 @@ def find_interval(contrast: Contrast, level: float) -> Interval | None:
         return None
     low, high = find_t_interval(contrast.effects, level)
     if contrast.documents:
-        means = sorted(draw_means(contrast.documents))
         skipped = round((1 - level) / 2 * DRAWS)
-        low = min(low, means[skipped])
-        high = max(high, means[-1 - skipped])
+        low = min(low, contrast.drawn_means[skipped])
+        high = max(high, contrast.drawn_means[-1 - skipped])
     return low, high
 
 
@@ -108,7 +113,7 @@ def draw_means(values_SD: Sequence[Sequence[float]]) -> Iterator[float]:
     for _ in range(DRAWS):
         documents = draw.choices(range(n_document), k=n_document)
         seeds = draw.choices(values_SD, k=len(values_SD))
-        yield statistics.fmean(values[d] for values in seeds for d in documents)
+        yield statistics.fmean([values[d] for values in seeds for d in documents])
 
 
 def find_t_interval(values: Sequence[float], level: float) -> Interval:

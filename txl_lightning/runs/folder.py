@@ -16,7 +16,6 @@ from typing import Any
 
 from ..errors import CheckpointError, StorageError
 from ..files import RUN_FILE, explain_write_errors, find_host_name, require_local_path
-from ..process import is_running
 
 CONFIG = "config.yaml"
 METRICS = "metrics.csv"
@@ -155,3 +154,12 @@ def remove_partial_files(root: Path) -> None:
         *_, host, pid, _ = part.name.split(".")
         if host == find_host_name() and pid.isdecimal() and not is_running(int(pid)):
             part.unlink(missing_ok=True)
+
+
+def is_running(pid: int) -> bool:
+    """Return True if another process on this machine has this id."""
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)
+    return pid != os.getpid()

@@ -10,8 +10,7 @@ import yaml
 
 from ..errors import DataError, flatten_settings, format_line, print_notice, require
 from ..files import find_host_name, load_yaml, read_json, require_local_path
-from ..process import is_running
-from .folder import CONFIG, METRICS, STATE
+from .folder import CONFIG, METRICS, STATE, is_running
 from .metrics_table import RunMetrics, read_metrics
 
 STATE_SHAPE = {"state": str, "step": int, "parameters": int, "host": str, "pid": int}

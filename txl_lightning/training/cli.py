@@ -24,6 +24,7 @@ from ..imports import ALLOWED, OWN
 from ..model.config import CLASS, make_config
 from ..runs.logger import RunLogger
 from ..tables import align_columns
+from .callback_checks import check_callbacks
 from .callbacks.always import NonFiniteGuard, TrainingStateCheckpoint
 from .callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .callbacks.progress_bar import Throughput, TokenProgressBar
@@ -33,10 +34,10 @@ from .callbacks.time_budget import TimeBudget
 from .callbacks.validation_probe import FinalValidation, ValidationProbe
 from .callbacks.wandb import WandbRun, replace_wandb_loggers
 from .callbacks.weight_averaging import WeightAverage
-from .checks import check_callbacks, check_settings
 from .loops import replace_signal_handlers
 from .options import (
     asks_for_help,
+    check_settings,
     find_resume,
     list_defaults,
     list_parts,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from textwrap import fill
 from typing import Any, ClassVar, Literal
 
@@ -14,14 +14,27 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ..checkpoints import LoadedCheckpoint
 from ..command_line import COMMANDS, PROGRAM, Parser, is_option
-from ..data.datamodule import CorpusDataModule
+from ..data.datamodule import CorpusConfig, CorpusDataModule
 from ..data.sources import SOURCES
 from ..errors import Settings, flatten_settings, prefix_errors, require
 from ..files import check_folder_writable
-from ..imports import OWN
+from ..model import EvalLengths
 from ..model.adaptation import Adaptation
 from ..model.config import CLASS, find_config_class
+from .help_texts import (
+    DESCRIPTION,
+    EVALUATION_TEXTS,
+    FIT_ONLY,
+    GROUPS,
+    HELP_TEXTS,
+    NETWORK_HELP,
+    SHORT_HELP,
+    TRAINER_HELP,
+    WITHOUT_EFFECT,
+)
+from .loops import check_least_steps, refuse_callbacks_by_epoch
 from .module import LanguageModel
+from .optimizers import OptimConfig, check_end
 from .settings import Given, Resolved, parse
 
 Resume = Literal["auto", "must", "never"]
@@ -40,72 +53,8 @@ TRAINER_DEFAULTS = {
     "use_distributed_sampler": False,
     "enable_model_summary": False,
 }
-SHORT_HELP = """help config ckpt_path resume seed_everything plan.minutes
-    model.net.n_layer model.net.n_head model.net.d_model model.net.mem_len model.net.dropout
-    model.eval_mem_len model.optim.name model.optim.lr model.optim.schedule
-    data.corpus data.path data.vocab data.tgt_len data.batch_size
-    trainer.default_root_dir trainer.max_steps trainer.val_check_interval trainer.precision
-    trainer.accelerator trainer.devices trainer.logger trainer.callbacks trainer.help"""
-"""Options in the help of a command; --help full shows all but the rarer ones of the Trainer."""
-TRAINER_HELP = """default_root_dir max_steps max_epochs max_time gradient_clip_val
-    accumulate_grad_batches val_check_interval limit_val_batches limit_test_batches
-    limit_predict_batches log_every_n_steps accelerator devices num_nodes strategy precision logger
-    callbacks enable_progress_bar help"""
-"""Options of the Trainer in --help full; --trainer.help shows all of them."""
-FIT_ONLY = (
-    *("model.optim.", "checkpoint.", "plan.", "wandb.", "report.", "resume", "trainer.max_"),
-    *("trainer.gradient_", "trainer.accumulate_", "trainer.val_", "trainer.log_every_"),
-)
-"""Beginnings of the options that only fit uses."""
-GROUPS = {
-    "model.net": "Network",
-    "model": "Evaluation and compilation",
-    "data": "Data",
-    "checkpoint": "Checkpoints",
-    "trainer": "Trainer",
-}
-"""Titles in the help; others are the first lines of docstrings."""
-NETWORK_HELP = f"""--model.net NAME chooses a network: {", ".join(OWN)}, or a class of
-settings of your own. With --help it prints their options."""
-WITHOUT_EFFECT = ("weights_only", "verbose", "return_predictions")
-"""Options of Lightning whose values are fixed."""
-DESCRIPTION = """Every setting is also a key of a YAML file: --config FILE, once or several times.
-The last value of a setting counts; options come after all files."""
-HELP_TEXTS = {
-    "help": "Print these options; --help full prints all.",
-    "trainer.help": "Print all of the Trainer's options.",
-    "config": "YAML file with settings, or the name of an included config.",
-    "print_config": "Print all settings of the run, also those of a recipe or a checkpoint, as a "
-    "config, and exit.",
-    "explain": "Print each setting of the run that is no default, with where it comes from, and "
-    "exit.",
-    "seed_everything": "Seed of all random numbers: equal ones give equal runs; true: a random "
-    "one; false: none.",
-    "data.path": "Your own text: a file, a folder or archive of documents, JSON lines, or three of "
-    "these for train, val and test. In fit, for 50 kB or more, a recipe by its size, the device "
-    "and the minutes replaces the defaults, unless a config sets a network or an optimizer.",
-    "resume": "Continue the latest run under trainer.default_root_dir, in its folder, from its "
-    "newest intact checkpoint: auto, if there is one; must, or stop; never.",
-    "ckpt_path": "A run's folder, for its best.ckpt; a checkpoint; or a folder written by convert.",
-    "trainer.default_root_dir": "Folder of runs; each run is a folder version_N in it.",
-    "trainer.max_steps": "Steps of training, and with plan.minutes their limit; -1: no end.",
-    "trainer.max_epochs": "Passes over the text, which end a run unless max_steps, given at the "
-    "same place or later, ends it before; -1: as many as there are steps.",
-    "trainer.val_check_interval": "Segments from one validation to the next.",
-    "trainer.limit_val_batches": "Most segments that a validation reads; left out, all.",
-    "trainer.logger": "Logger besides metrics.csv, for example WandbLogger; false: no other.",
-    "trainer.callbacks": "Callbacks besides ours. Your own need --allow_imports PACKAGE on the "
-    "command line, which lets options and configs name its classes.",
-    "trainer.strategy": "How devices share the work: ddp, fsdp2, or another of Lightning's.",
-}
-"""Help of single options, and where Lightning's own does not fit an endless loader."""
-EVALUATION_TEXTS = {
-    "data.path": "Your own text: a file, a folder or archive of documents, JSON lines, or three of "
-    "these for train, val and test; left out, that of the run.",
-    "trainer.default_root_dir": "Folder into which predict writes; left out, that of the run.",
-    "trainer.logger": "Logger of the results, for example WandbLogger; left out, none.",
-}
-"""Help of options that have another meaning in commands that do not train."""
+LEAST = {"gradient_clip_val": 0, "log_every_n_steps": 0, "min_steps": 0}
+"""Least numbers of the Trainer's options that have none in Lightning."""
 
 
 @dataclass(frozen=True)
@@ -270,3 +219,103 @@ def set_folder(command: str, trainer: Namespace, measured: LoadedCheckpoint | No
     if command in ("fit", "predict"):
         advice = "; checkpoint.mirror copies runs to one"
         check_folder_writable("trainer.default_root_dir", trainer.default_root_dir, advice)
+
+
+def check_settings(parser: Parser, settings: Namespace) -> None:
+    for key, group in parser.groups.items():
+        # A group of single options has no class.
+        if is_dataclass(config := getattr(group, "group_class", None)):
+            values = {name: v for name, v in vars(settings[key]).items() if name != CLASS}
+            with prefix_errors(key):
+                config(**values)
+    with prefix_errors("model.eval", "_"):
+        EvalLengths(settings.model.eval_mem_len, settings.model.eval_clamp_len)
+    with prefix_errors("data"):
+        CorpusConfig(**settings.data.as_dict())
+    if settings.weights_only is False:
+        raise ValueError("weights_only: invalid false; a checkpoint must run no code")
+    expected = "false, because a run has loggers and checkpoints"
+    require(not settings.trainer.barebones, "trainer.barebones", "true", expected)
+    make_batches_whole(settings.trainer)
+    check_least(settings)
+    refuse_callbacks_by_epoch(settings.trainer)
+    check_duration(settings)
+    check_checkpointing(settings)
+
+
+def check_least(settings: Namespace) -> None:
+    """Refuse numbers that Lightning takes, and with which a run would fail or do something else."""
+    for name, least in LEAST.items():
+        value = settings.trainer[name]
+        is_valid = value is None or value >= least
+        require(is_valid, f"trainer.{name}", value, f"at least {least}, or null")
+    every = settings.trainer.val_check_interval
+    expected = "a number above 0; trainer.limit_val_batches 0 turns validation off"
+    require(every is None or every > 0, "trainer.val_check_interval", every, expected)
+    seed = settings.seed_everything
+    is_valid = isinstance(seed, bool) or 0 <= seed < 2**32
+    require(is_valid, "seed_everything", seed, f"a number from 0 to {2**32 - 1}, true or false")
+
+
+def check_checkpointing(settings: Namespace) -> None:
+    """Refuse what needs checkpoints in a run that writes none."""
+    if settings.trainer.enable_checkpointing is not False:
+        return
+    expected = "null with trainer.enable_checkpointing false"
+    for name in ("mirror", "every_n_steps"):
+        value = settings.checkpoint[name]
+        require(value is None, f"checkpoint.{name}", value, expected)
+
+
+def check_duration(settings: Namespace) -> None:
+    """Check the limits of steps, of passes and of minutes."""
+    trainer = settings.trainer
+    is_planned = settings.plan.minutes is not None
+    steps = trainer.max_steps
+    passes = trainer.max_epochs
+    least = trainer.min_steps
+    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
+    require(passes is not None, "trainer.max_epochs", "null", "a number of passes, or -1: no limit")
+    if passes < 0:
+        check_end(OptimConfig(**vars(settings.model.optim)), steps)
+    has_steps = steps > 0 or (steps < 0 < passes)
+    expected = "the most steps that plan.minutes may take"
+    require(has_steps or not is_planned, "trainer.max_steps", steps, expected)
+    expected = "null with plan.minutes, which sets the steps"
+    require(least is None or not is_planned, "trainer.min_steps", least, expected)
+    check_least_steps(least, steps)
+    check_validations(settings)
+
+
+def check_validations(settings: Namespace) -> None:
+    """Refuse a number of validations beside their distance, and in a run without an end."""
+    trainer = settings.trainer
+    n = settings.plan.validations
+    every = trainer.val_check_interval
+    is_default = every == TRAINER_DEFAULTS["val_check_interval"]
+    expected = f"null with trainer.val_check_interval {every}"
+    require(n is None or is_default, "plan.validations", n, expected)
+    has_end = trainer.max_steps >= 0 or trainer.max_epochs >= 0
+    expected = "null in a run without trainer.max_steps and trainer.max_epochs"
+    require(n is None or has_end, "plan.validations", n, expected)
+
+
+def make_batches_whole(trainer: Namespace) -> None:
+    """Make numbers of batches whole; refuse fractions of a text that has no end.
+
+    Lightning takes whole numbers and fractions. Which of the two a number becomes depends on what
+    the process has imported, as Python treats Optional[Union[int, float]] and
+    Optional[Union[float, int]] as one.
+    """
+    for name, value in vars(trainer).items():
+        is_count = name.endswith("_batches") or name == "val_check_interval"
+        if is_count and isinstance(value, float) and value > 1 and value.is_integer():
+            trainer[name] = int(value)
+    step = trainer.accumulate_grad_batches
+    require(step >= 1, "trainer.accumulate_grad_batches", step, "at least 1")
+    if isinstance(trainer.limit_train_batches, int) or isinstance(trainer.overfit_batches, int):
+        return
+    for name, default in {"val_check_interval": None, "limit_train_batches": 1.0}.items():
+        is_valid = not isinstance(trainer[name], float) or trainer[name] == default
+        expected = "a whole number of batches, because training has no end"
+        require(is_valid, f"trainer.{name}", trainer[name], expected)

@@ -22,7 +22,6 @@ from ..data.encoding import SMALLEST, SUBWORDS, OwnLength
 from ..errors import flatten_settings, prefix_errors
 from ..files import find_configs_folder, load_yaml
 from ..model import has_bfloat16_units
-from .checks import check_settings
 from .network_size import (
     CPU,
     LADDER,
@@ -38,7 +37,7 @@ from .network_size import (
     format_millions,
     reckon_speed,
 )
-from .options import TRAINER_DEFAULTS
+from .options import TRAINER_DEFAULTS, check_settings
 from .settings import WORDS, Given, Resolved, SettingsLayer, nest_settings, parse
 
 MINUTES = 5.0  # of training; measured with 2, 5 and 30

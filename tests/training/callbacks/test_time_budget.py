@@ -254,7 +254,7 @@ def test_time_left_is_that_of_the_budget(plan):
     )
     plan(Machine(0.25, 0.5), budget, max_steps=12)
     assert left[:3] == [59.75, 59.5, 59.25]
-    with pytest.raises(ValueError, match="minutes: invalid 0; expected greater than 0, or null"):
+    with pytest.raises(ValueError, match="minutes: invalid 0; expected a number greater than 0"):
         PlanConfig(0)
 
 

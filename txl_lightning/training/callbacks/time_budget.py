@@ -1,5 +1,6 @@
 """TimeBudget: a run that takes its minutes at any speed, because its plan follows the clock."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -159,6 +160,7 @@ class TimeBudget(Callback):
     """
 
     def __init__(self, minutes: float, clock: Callable = time.monotonic) -> None:
+        require(0 < minutes < math.inf, "minutes", minutes, "a number greater than 0")
         self.seconds = 60 * float(minutes)
         self.clock = clock
         self.times = Times()

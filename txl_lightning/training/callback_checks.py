@@ -1,21 +1,16 @@
-"""Checks before a run: of all settings, and of the callbacks, their files and their metrics."""
+"""Checks of the callbacks of a config: their files, and the metrics that they monitor."""
 
 import os
 import re
-from dataclasses import is_dataclass
 from itertools import combinations
 from pathlib import Path
 
-from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
-from ..command_line import Parser
-from ..data.datamodule import CorpusConfig, CorpusDataModule
-from ..errors import prefix_errors, require
+from ..data.datamodule import CorpusDataModule
+from ..errors import require
 from ..files import require_local_path
-from ..model import EvalLengths
-from ..model.config import CLASS
 from ..model.reading import convert_nats
 from ..runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from .callbacks.checkpointing import BestCheckpoint
@@ -25,120 +20,14 @@ from .callbacks.validation_probe import (
     count_warmup_segments,
     measures_gain,
 )
-from .loops import check_least_steps, refuse_callbacks_by_epoch
 from .module import LanguageModel
-from .optimizers import OptimConfig, check_end
-from .options import TRAINER_DEFAULTS
 
-LEAST = {"gradient_clip_val": 0, "log_every_n_steps": 0, "min_steps": 0}
-"""Least numbers of the Trainer's options that have none in Lightning."""
 OUR_PACKAGES = {"lightning", "txl_lightning"}
 TRAINING = ("lr", "memory_bytes", "peak_memory_bytes", "tokens_seen", "grad_norm")
 SPEED = ("tokens_per_second", "seconds")
 GAIN = ("memory_gain", "memory_gain_error")
 ANSWERS = ("token_accuracy", "answer_accuracy")
 OWN_NAMES = {BEST, LAST, PREVIOUS, "crash-1.ckpt"}  # with 1 for each number
-
-
-def check_settings(parser: Parser, settings: Namespace) -> None:
-    for key, group in parser.groups.items():
-        # A group of single options has no class.
-        if is_dataclass(config := getattr(group, "group_class", None)):
-            values = {name: v for name, v in vars(settings[key]).items() if name != CLASS}
-            with prefix_errors(key):
-                config(**values)
-    with prefix_errors("model.eval", "_"):
-        EvalLengths(settings.model.eval_mem_len, settings.model.eval_clamp_len)
-    with prefix_errors("data"):
-        CorpusConfig(**settings.data.as_dict())
-    if settings.weights_only is False:
-        raise ValueError("weights_only: invalid false; a checkpoint must run no code")
-    expected = "false, because a run has loggers and checkpoints"
-    require(not settings.trainer.barebones, "trainer.barebones", "true", expected)
-    make_batches_whole(settings.trainer)
-    check_least(settings)
-    refuse_callbacks_by_epoch(settings.trainer)
-    check_duration(settings)
-    check_checkpointing(settings)
-
-
-def check_least(settings: Namespace) -> None:
-    """Refuse numbers that Lightning takes, and with which a run would fail or do something else."""
-    for name, least in LEAST.items():
-        value = settings.trainer[name]
-        is_valid = value is None or value >= least
-        require(is_valid, f"trainer.{name}", value, f"at least {least}, or null")
-    every = settings.trainer.val_check_interval
-    expected = "a number above 0; trainer.limit_val_batches 0 turns validation off"
-    require(every is None or every > 0, "trainer.val_check_interval", every, expected)
-    seed = settings.seed_everything
-    is_valid = isinstance(seed, bool) or 0 <= seed < 2**32
-    require(is_valid, "seed_everything", seed, f"a number from 0 to {2**32 - 1}, true or false")
-
-
-def check_checkpointing(settings: Namespace) -> None:
-    """Refuse what needs checkpoints in a run that writes none."""
-    if settings.trainer.enable_checkpointing is not False:
-        return
-    expected = "{} with trainer.enable_checkpointing false"
-    for name in ("mirror", "every_n_steps"):
-        value = settings.checkpoint[name]
-        require(value is None, f"checkpoint.{name}", value, expected.format("null"))
-    require(settings.resume == "never", "resume", settings.resume, expected.format("never"))
-
-
-def check_duration(settings: Namespace) -> None:
-    """Check the limits of steps, of passes and of minutes."""
-    trainer = settings.trainer
-    is_planned = settings.plan.minutes is not None
-    steps = trainer.max_steps
-    passes = trainer.max_epochs
-    least = trainer.min_steps
-    require(steps is not None, "trainer.max_steps", "null", "a number of steps, or -1: no end")
-    require(passes is not None, "trainer.max_epochs", "null", "a number of passes, or -1: no limit")
-    if passes < 0:
-        check_end(OptimConfig(**vars(settings.model.optim)), steps)
-    has_steps = steps > 0 or (steps < 0 < passes)
-    expected = "the most steps that plan.minutes may take"
-    require(has_steps or not is_planned, "trainer.max_steps", steps, expected)
-    expected = "null with plan.minutes, which sets the steps"
-    require(least is None or not is_planned, "trainer.min_steps", least, expected)
-    check_least_steps(least, steps)
-    check_validations(settings)
-
-
-def check_validations(settings: Namespace) -> None:
-    """Refuse a number of validations beside their distance, and in a run without an end."""
-    trainer = settings.trainer
-    n = settings.plan.validations
-    every = trainer.val_check_interval
-    is_default = every == TRAINER_DEFAULTS["val_check_interval"]
-    expected = f"null with trainer.val_check_interval {every}"
-    require(n is None or is_default, "plan.validations", n, expected)
-    has_end = trainer.max_steps >= 0 or trainer.max_epochs >= 0
-    expected = "null in a run without trainer.max_steps and trainer.max_epochs"
-    require(n is None or has_end, "plan.validations", n, expected)
-
-
-def make_batches_whole(trainer: Namespace) -> None:
-    """Make numbers of batches whole; refuse fractions of a text that has no end.
-
-    Lightning takes whole numbers and fractions. Which of the two a number becomes depends on what
-    the process has imported, as Python treats Optional[Union[int, float]] and
-    Optional[Union[float, int]] as one.
-    """
-    for name, value in vars(trainer).items():
-        is_count = name.endswith("_batches") or name == "val_check_interval"
-        if is_count and isinstance(value, float) and value > 1 and value.is_integer():
-            trainer[name] = int(value)
-    step = trainer.accumulate_grad_batches
-    require(step >= 1, "trainer.accumulate_grad_batches", step, "at least 1")
-    if isinstance(trainer.limit_train_batches, int) or isinstance(trainer.overfit_batches, int):
-        return
-    for name, default in {"val_check_interval": None, "limit_train_batches": 1.0}.items():
-        is_valid = not isinstance(trainer[name], float) or trainer[name] == default
-        expected = "a whole number of batches, because training has no end"
-        require(is_valid, f"trainer.{name}", trainer[name], expected)
 
 
 def check_callbacks(trainer: Trainer, model: LanguageModel, data: CorpusDataModule) -> None:
