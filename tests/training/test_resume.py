@@ -145,9 +145,9 @@ def test_only_an_older_run_with_a_checkpoint_is_said_to_continue(root, last, cap
     # The newest of these has no checkpoint, either.
     hint = f"(--config {root}/version_0/config.yaml would continue that run)"
     assert ask(1).endswith(hint)
+    shutil.copy(root / "version_0" / "config.yaml", root / "version_1")
     assert ask(2).endswith(hint)
     # A newer one is no earlier training.
-    shutil.copy(root / "version_0" / "config.yaml", root / "version_1")
     with_config = f"--config={root / 'version_1' / 'config.yaml'}"
     (root / "version_1" / "run.json").write_bytes((root / "version_0" / "run.json").read_bytes())
     (root / "version_0").rename(root / "version_3")
