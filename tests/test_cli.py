@@ -233,6 +233,7 @@ WRONG_SETTINGS = [
     ("--trainer.gradient_clip_val=-1", "trainer.gradient_clip_val: invalid -1; expected at"),
     ("--trainer.log_every_n_steps=-1", "trainer.log_every_n_steps: invalid -1; expected at"),
     ("--trainer.min_steps=-1", "trainer.min_steps: invalid -1; expected at least 0, or null"),
+    ("--trainer.val_check_interval=0.0", "trainer.val_check_interval: "),
     ("--trainer.val_check_interval=0", "trainer.val_check_interval: invalid 0; expected a number"),
     ("--seed_everything=-1", "seed_everything: invalid -1; expected a number from 0 to 4294967295"),
     ("--seed_everything=4294967296", "seed_everything: invalid 4294967296; expected a number fr"),
@@ -265,6 +266,11 @@ def test_a_wrong_option_or_file_is_one_line(parse_fit, sizes, tmp_path, text, me
     assert len(format_line(str(error.value))) < 1100
 
 
+def test_a_distance_of_validations_may_be_a_duration(parse_fit, sizes):
+    config = parse_fit(*sizes, "--trainer.val_check_interval=00:00:10:00")
+    assert config.trainer.val_check_interval == "00:00:10:00"
+
+
 def test_a_folder_of_runs_that_is_null_is_the_usual_one(parse_fit, sizes):
     config = parse_fit(*sizes, "--trainer.default_root_dir=null")
     assert config.trainer.default_root_dir == "runs"
@@ -285,7 +291,7 @@ MISTAKES = [
     ("fit --trainer.default_root_dir=few.txt/runs", 6, "default_root_dir: few.txt/runs: can"),
     ("fit --config=.", 2, "config: invalid .; expected a file, or a name that"),
     ("fit my.txt", 2, "unknown word my.txt; did you mean --data.path my.txt?"),
-    ("fit --data.path=", 2, "data.path: invalid ''; expected a path; . is the current folder"),
+    ("fit --data.path=", 2, "data.path: invalid ''; expected a path, not an empty text"),
     ("prepare ''", 2, "name: invalid ''; expected a path"),
     ("evaluate RUN --path=' '", 2, "path: invalid ' '; expected a path"),
     ("evaluate ''", 2, "ckpt_path: invalid ''; expected a path"),

@@ -112,7 +112,7 @@ def require_path(key: str, paths: str | os.PathLike | list) -> None:
     """Refuse an empty path, which would be the current folder; also among several."""
     for path in paths if isinstance(paths, list) else [paths]:
         is_path = os.fspath(path).strip() != ""
-        require(is_path, key, repr(path), "a path; . is the current folder")
+        require(is_path, key, repr(path), "a path, not an empty text")
 
 
 def invalid_text(where: object, error: UnicodeDecodeError | UnicodeEncodeError) -> DataError:

@@ -90,7 +90,7 @@ def test_a_text_after_its_first_segments_alone_is_read_from_its_beginning(make_d
 @pytest.mark.parametrize("name", ["path", "ids", "store", "vocab", "data_dir"])
 @pytest.mark.parametrize("given", ["", "  "])
 def test_an_empty_path_is_refused(name, given):
-    expected = rf"{name}: invalid '{given}'; expected a path; \. is the current folder"
+    expected = rf"{name}: invalid '{given}'; expected a path, not an empty text"
     with pytest.raises(ValueError, match=expected):
         _ = CorpusDataModule(**{name: given}).store
 
@@ -110,6 +110,13 @@ def test_tilde_is_the_home_folder_in_all_paths_of_a_text(tmp_path, monkeypatch):
     second = CorpusDataModule(path="~/a.jsonl", vocab="~/vocab.json", **settings)
     assert second.vocab == first.vocab
     assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "data", "vocab.json"}
+
+
+def test_the_home_of_nobody_is_no_folder(text_file):
+    name = "~no_such_user_75/a"
+    for settings in ({"vocab": name}, {"path": name}, {"store": name}):
+        with pytest.raises(ValueError, match="no_such_user_75/a"):
+            _ = CorpusDataModule(**{"path": str(text_file)} | settings).store
 
 
 def test_text_too_short_for_the_rows_is_refused(make_data):

@@ -459,6 +459,22 @@ def test_the_same_bytes_in_another_type_are_another_text(open_ids):
     assert len({store.folder for store in stores.values()}) == len(kinds)
 
 
+def test_a_store_of_ids_that_does_not_say_their_type_is_found_again(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", IDS)
+    source = DataConfig(ids=str(tmp_path / "a.npy"), data_dir=str(tmp_path / "data")).source
+    describe = id_files.IdEncoding.describe
+
+    def leave_out_types(self, data_dir):
+        described = describe(self, data_dir)
+        return {name: value for name, value in described.items() if name != "types"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(id_files.IdEncoding, "describe", leave_out_types)
+        store = source.write_store(tmp_path / "out")
+    assert "types" not in store.manifest
+    assert source.write_store(tmp_path / "out").fingerprint == store.fingerprint
+
+
 def test_an_index_whose_differences_overflow_is_refused(open_ids):
     IDS.astype("<u2").tofile("a.ds")
     np.array([400, 2**63, len(IDS)], "<u8").tofile("a.ds.index")

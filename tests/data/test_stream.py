@@ -180,7 +180,8 @@ def test_training_loader_counts_the_tokens_seen(stream, n_segment):
     ("changes", "message"),
     [
         ({"batch_size": 0}, "batch_size: invalid 0; expected at least 1"),
-        ({"batch_size": 16}, "batch_size: invalid 16; expected at most 4 rows of 2"),
+        ({"batch_size": 16}, "ids: invalid number 9; expected at least 32, two for each row"),
+        ({"ids": []}, "ids: invalid number 0; expected at least 4, two for each row"),
         ({"tgt_len": 0}, "tgt_len: invalid 0; expected at least 1"),
         ({"ext_len": -1}, "ext_len: invalid -1; expected at least 0"),
         ({"ids": np.ones((2, 4), int)}, r"ids: invalid int64 of shape \[2, 4\]; expected whole"),

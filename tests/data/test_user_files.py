@@ -190,7 +190,7 @@ def test_a_folder_that_this_package_writes_is_a_text_where_it_is_given_itself(wr
 )
 def test_a_run_a_store_and_a_sweep_are_no_text(write_files, name, content, kind):
     folder = write_files({name: content, "a.txt": b"a"}, "own")
-    with pytest.raises(DataError, match=f"own: {kind}; expected a text file, a folder or an arch"):
+    with pytest.raises(DataError, match=f"own: {kind}, as it has {name}; expected a text file, a"):
         split_user_files([folder], ALL_TRAIN, folder / "data")
 
 

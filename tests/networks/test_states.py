@@ -83,6 +83,13 @@ def test_a_row_does_not_read_another_whose_state_is_not_a_number(net, tokens_BL)
     torch.testing.assert_close(logits_BLV[1:], expected_BLV[1:])
 
 
+def test_a_copied_memory_shares_no_tensor(net, tokens_BL):
+    _, memory = net(tokens_BL)
+    copied = memory.to("cpu", copy=True).tensors()
+    for name, tensor in memory.tensors().items():
+        assert not tensor.numel() or copied[name].data_ptr() != tensor.data_ptr(), name
+
+
 def test_a_memory_in_another_precision_is_read_on(net, tokens_BL):
     _, memory = net(tokens_BL)
     expected_BLV, _ = net(tokens_BL, memory)

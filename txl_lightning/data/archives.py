@@ -202,7 +202,8 @@ def list_files(folder: Path, data_dir: Path) -> dict[str, Path]:
     """
     for name, kind in OURS.items():
         if has_mark(folder, name):
-            raise DataError(f"{folder}: {kind}; expected a text file, a folder or an archive")
+            expected = "expected a text file, a folder or an archive"
+            raise DataError(f"{folder}: {kind}, as it has {name}; {expected}")
     seen = {os.path.realpath(data_dir / name) for name in OWN_FOLDERS}
     files = []
     found = [folder]

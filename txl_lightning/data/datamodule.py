@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from lightning.pytorch import LightningDataModule
 
 from ..errors import DataError, convert_fields, require, require_at_least, suggest_key
+from ..files import expand_home
 from .json_lines import LineFormat, save_texts
 from .sources import DataConfig
 from .store import Store
@@ -118,7 +119,7 @@ class CorpusDataModule(LightningDataModule):
     def from_texts(cls, texts: Iterable[str], path: str | Path, **settings: Any) -> Self:
         """Save texts, each a document, as JSON lines; return the module that reads this file, which
         evaluation and resuming need."""
-        path = Path(path).expanduser()
+        path = Path(expand_home(path))
         save_texts(texts, path, settings.get("text_key"))
         return cls(path=path, **settings)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import files
 from ..errors import DataError, StorageError, print_notice, require
-from ..files import cache_result
+from ..files import cache_result, expand_home
 from ..imports import ALLOWED, allow_imports, hash_code
 from ..terminal import Advance, announce_minutes, show_progress
 from .json_lines import DEFAULT_FORMAT, Identifier, LineFormat, describe_records, write_identifiers
@@ -98,7 +98,7 @@ class Encoding:
             return {"subwords": asdict(self.filled_subwords)}
         if self.vocab in BUILT_IN:
             return {}
-        path = Path(self.vocab).expanduser()
+        path = Path(expand_home(self.vocab))
         vocab = files.hash_file(path) if path.is_file() else self.vocab
         own = find_own_class(self.vocab)
         code = {"code": hash_code(own)} if own else {}
@@ -185,7 +185,10 @@ def prepare_folder(
     # It may have other files of the user, so that it is not replaced.
     store = open_prepared(folder, data_dir, None if folder.is_dir() else build, whole, refusal)
     # The manifest of ids counts the bytes of their text.
-    same = {name: store.manifest.get(name) for name in description.keys() - {"bytes"}}
+    names = description.keys() - {"bytes"}
+    # Earlier stores of ids do not say their types.
+    names -= {"types"} - store.manifest.keys()
+    same = {name: store.manifest.get(name) for name in names}
     expected = "a new folder, or a store of the same text"
     require(same.items() <= description.items(), "out", folder, expected)
     return store

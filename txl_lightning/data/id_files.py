@@ -16,7 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import DataError, Settings
-from ..files import refuse_pointer
+from ..files import expand_home, refuse_pointer
 from ..terminal import Advance
 from .encoding import Encoding, hash_chunks, load_vocabulary_once
 from .text_files import SPLITS, SUFFIXES
@@ -172,7 +172,7 @@ def split_id_files(
     if len(paths) not in (1, len(SPLITS)) or len(given) not in (0, len(paths)):
         expected = "expected one, or three: train, val and test; data.id_options.starts as many"
         raise DataError(f"data.ids: invalid number of files {len(paths)}; {expected}")
-    starts = [Path(path).expanduser() for path in given] or [None] * len(paths)
+    starts = [Path(expand_home(path)) for path in given] or [None] * len(paths)
     try:
         parts = [open_ids(*pair, options) for pair in zip(paths, starts, strict=True)]
     except OSError as error:

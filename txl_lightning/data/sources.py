@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..errors import DataError, convert_fields, invalid, require
-from ..files import require_local_path
+from ..files import expand_home, require_local_path
 from . import text_files
 from .corpora import CORPORA, Corpus
 from .encoding import Encoding, OwnLength, encode_split, prepare_folder, prepare_text
@@ -88,7 +88,7 @@ class EncodedSource(Source):
 
     @property
     def paths(self) -> list[Path]:
-        return [Path(path).expanduser() for path in self.given]
+        return [Path(expand_home(path)) for path in self.given]
 
     @abstractmethod
     def find_encoding(self, any_bytes: bool = False) -> Encoding:
@@ -118,7 +118,7 @@ class TextSource(EncodedSource):
 
     @property
     def vocab_name(self) -> str:
-        return self.vocab or "bytes"
+        return "bytes" if self.vocab is None else self.vocab
 
     def list_unused(self) -> dict[str, str]:
         users = {"words": {"words"}, "subwords": {"bpe", "unigram"}}
@@ -173,7 +173,7 @@ class CorpusSource(TextSource):
 
     @property
     def vocab_name(self) -> str:
-        return self.vocab or self.entry.vocab
+        return self.entry.vocab if self.vocab is None else self.vocab
 
     @property
     def entry(self) -> Corpus:
@@ -197,7 +197,7 @@ class IdSource(EncodedSource):
     id_options: IdOptions
 
     def __post_init__(self) -> None:
-        is_file = self.vocab not in BUILT_IN
+        is_file = self.vocab not in (*BUILT_IN, "")
         require(is_file, "vocab", self.vocab, "the tokenizer.json of the ids, or null")
 
     def measure_own(self) -> OwnLength:
@@ -293,7 +293,7 @@ class DataConfig(LineFormat):
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        for name in ("data_dir", "path", "ids", "vocab"):
+        for name in ("data_dir", "path", "ids"):
             for path in list_given(getattr(self, name)):
                 require_local_path(name, path)
                 require(path != "-", name, path, "a file; or prepare - --out STORE, and data.store")
@@ -319,7 +319,7 @@ class DataConfig(LineFormat):
 
     @property
     def data_folder(self) -> Path:
-        return Path(self.data_dir or os.environ.get("TXL_DATA") or "data").expanduser()
+        return Path(expand_home(self.data_dir or os.environ.get("TXL_DATA") or "data"))
 
     def uses(self, name: str) -> bool:
         """Return True if the source of the text has this setting."""

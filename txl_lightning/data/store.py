@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from .. import files
 from ..errors import DataError, StorageError, print_notice, require_path
-from ..files import STORE_FILE, cache_result
+from ..files import STORE_FILE, cache_result, expand_home
 from .text_files import SPLITS
 from .tokens import TextTokens, Tokens
 from .vocab.base import EncodedPiece, Vocabulary, choose_dtype
@@ -286,7 +286,7 @@ def open_store(path: str, data_dir: Path, whole: bool = False) -> Store:
     if "://" in path:
         return fetch_store(path, data_dir, whole)
     refusal = "data.store: {}; copy it again, or write it with prepare --out"
-    return open_prepared(Path(path).expanduser(), data_dir, None, whole, refusal)
+    return open_prepared(Path(expand_home(path)), data_dir, None, whole, refusal)
 
 
 def fetch_store(url: str, data_dir: Path, whole: bool = False) -> Store:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
@@ -59,8 +59,10 @@ class Segment(NamedTuple):
             targets_BL = batch.targets_BL
             on_host = targets_BL if batch.host_targets_BL is None else batch.host_targets_BL
             # To ask a GPU would take time in each step.
-            known = [batch.tokens_BL.flatten(), on_host[on_host != IGNORED]]
-            require_ids([each for each in known if each.is_cpu], n_token)
+            if batch.tokens_BL.is_cpu:
+                require_ids(batch.tokens_BL.flatten(), n_token)
+            if on_host.is_cpu:
+                require_ids(on_host[on_host != IGNORED], n_token)
             return batch
         pair = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
         expected = "(tokens, targets): two int64 tensors of one shape [rows, tokens]"
@@ -70,7 +72,8 @@ class Segment(NamedTuple):
         shapes = f"shapes {[*tokens_BL.shape]} and {[*targets_BL.shape]}"
         is_batch = tokens_BL.dim() == 2 and tokens_BL.shape == targets_BL.shape
         require(is_batch, "batch", shapes, expected)
-        require_ids([tokens_BL.flatten(), targets_BL[targets_BL != IGNORED]], n_token)
+        require_ids(tokens_BL.flatten(), n_token)
+        require_ids(targets_BL[targets_BL != IGNORED], n_token)
         doc_pos_BL = torch.arange(tokens_BL.size(1), device=tokens_BL.device).expand_as(tokens_BL)
         return Segment(*pair, doc_pos_BL, 0, float((targets_BL != IGNORED).sum()))
 
@@ -121,13 +124,12 @@ class Segment(NamedTuple):
         return self.host_targets_BL if use_host else self.targets_BL
 
 
-def require_ids(ids: Sequence[Tensor], n_token: int) -> None:
+def require_ids(ids_X: Tensor, n_token: int) -> None:
     """Refuse ids outside the vocabulary, after which a GPU would compute nothing more."""
-    for ids_X in ids:
-        low, high = torch.cat([ids_X, ids_X.new_zeros(1)]).aminmax()
-        found = f"ids from {int(low)} to {int(high)}"
-        known = f"ids from 0 to {n_token - 1}"
-        require(0 <= int(low) <= int(high) < n_token, "batch", found, known)
+    low, high = torch.cat([ids_X.long(), ids_X.new_zeros(1).long()]).aminmax()
+    found = f"ids from {int(low)} to {int(high)}"
+    known = f"ids from 0 to {n_token - 1}"
+    require(0 <= int(low) <= int(high) < n_token, "batch", found, known)
 
 
 def share_rows(n_row: int, part: int, n_part: int) -> slice:
@@ -188,10 +190,11 @@ class Stream:
         or no whole numbers."""
         ids = np.asarray(ids)
         found = f"{ids.dtype.name} of shape {[*ids.shape]}"
-        is_text = ids.ndim == 1 and ids.dtype.kind in "iu"
+        is_text = ids.ndim == 1 and (ids.dtype.kind in "iu" or not len(ids))
         require(is_text, "ids", found, "whole numbers of one dimension")
         stream = Stream(TextTokens(ids), batch_size, FixedLengths(tgt_len), ext_len=ext_len)
-        require(stream.row_len > 1, "batch_size", batch_size, f"at most {len(ids) // 2} rows of 2")
+        expected = f"at least {2 * batch_size}, two for each row"
+        require(stream.row_len > 1, "ids", f"number {len(ids)}", expected)
         return stream
 
     @property

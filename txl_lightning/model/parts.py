@@ -213,7 +213,8 @@ def is_changed(net: nn.Module) -> bool:
 def move(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Return a tensor on another device, or in another precision unless it has whole numbers."""
     moved = tensor.to(*args, **kwargs)
-    return moved if tensor.is_floating_point() else tensor.to(moved.device)
+    is_right = tensor.is_floating_point() or moved.dtype == tensor.dtype
+    return moved if is_right else tensor.to(moved.device)
 
 
 class Modes:

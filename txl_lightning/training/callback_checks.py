@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
 from ..data.datamodule import CorpusDataModule
 from ..errors import require
-from ..files import require_local_path
+from ..files import expand_home, require_local_path
 from ..model.reading import convert_nats
 from ..runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from .callbacks.checkpointing import BestCheckpoint
@@ -79,13 +79,13 @@ def is_run_folder(folder: str | None) -> bool:
     """Return True for the folder of a run's checkpoints, however it is written; the default."""
     if folder is None:
         return True
-    path = Path(folder).expanduser().resolve()
+    path = Path(expand_home(folder)).resolve()
     return path.name == CHECKPOINTS and path.parent.name.startswith("version_")
 
 
 def find_folder(callback: ModelCheckpoint) -> Path | None:
     folder = callback.dirpath
-    return None if folder is None else Path(folder).expanduser().resolve()
+    return None if folder is None else Path(expand_home(folder)).resolve()
 
 
 def example_name(callback: ModelCheckpoint) -> str:

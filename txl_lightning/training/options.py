@@ -240,7 +240,7 @@ def check_settings(parser: Parser, settings: Namespace) -> None:
     check_least(settings)
     refuse_callbacks_by_epoch(settings.trainer)
     check_duration(settings)
-    check_checkpointing(settings)
+    check_checkpointing(parser, settings)
 
 
 def check_least(settings: Namespace) -> None:
@@ -251,15 +251,17 @@ def check_least(settings: Namespace) -> None:
         require(is_valid, f"trainer.{name}", value, f"at least {least}, or null")
     every = settings.trainer.val_check_interval
     expected = "a number above 0; trainer.limit_val_batches 0 turns validation off"
-    require(every is None or every > 0, "trainer.val_check_interval", every, expected)
+    # Lightning also takes a duration.
+    is_valid = not isinstance(every, int | float) or every > 0
+    require(is_valid, "trainer.val_check_interval", every, expected)
     seed = settings.seed_everything
     is_valid = isinstance(seed, bool) or 0 <= seed < 2**32
     require(is_valid, "seed_everything", seed, f"a number from 0 to {2**32 - 1}, true or false")
 
 
-def check_checkpointing(settings: Namespace) -> None:
+def check_checkpointing(parser: Parser, settings: Namespace) -> None:
     """Refuse what needs checkpoints in a run that writes none."""
-    if settings.trainer.enable_checkpointing is not False:
+    if settings.trainer.enable_checkpointing is not False or parser.command != COMMANDS["fit"]:
         return
     expected = "null with trainer.enable_checkpointing false"
     for name in ("mirror", "every_n_steps"):

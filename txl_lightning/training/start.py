@@ -16,6 +16,7 @@ from ..data.json_lines import LineFormat
 from ..data.sources import DataConfig
 from ..data.vocab.kinds import BUILT_IN
 from ..errors import CheckpointError, DataError, invalid, require
+from ..files import expand_home
 from ..model import EvalLengths
 from ..model.config import AS_TRAINED, CLASS, LEARNED
 from ..model.memory import describe_new_distances
@@ -57,7 +58,7 @@ def find_start(resume: Resume, given: Given) -> LoadedCheckpoint | None:
     else the one of `choose_run`. A newer run is fetched from the mirror before.
     """
     ckpt_path = given.get_text("ckpt_path")
-    root = Path(given.get_text("trainer.default_root_dir") or RUNS).expanduser()
+    root = Path(expand_home(given.get_text("trainer.default_root_dir") or RUNS))
     mirror = given.get_text("checkpoint.mirror")
     if ckpt_path not in (None, "last"):
         expected = "never with ckpt_path: one of them says where to start"
@@ -144,7 +145,7 @@ def find_settings(checkpoint: LoadedCheckpoint, gets_text: bool, given: Given) -
 
 def is_missing_file(vocab: str | None) -> bool:
     """Return True for the path of a file that is gone, as the vocabulary of a moved run."""
-    return bool(vocab) and vocab not in BUILT_IN and not Path(vocab).expanduser().is_file()
+    return bool(vocab) and vocab not in BUILT_IN and not Path(expand_home(vocab)).is_file()
 
 
 def names_new_text(given: Given, checkpoint: LoadedCheckpoint) -> bool:
@@ -167,7 +168,7 @@ def make_absolute(paths: Any) -> Any:
     """Return a path, or paths, as absolute ones; a URL and None as they are."""
     if not paths or isinstance(paths, list):
         return paths and [make_absolute(path) for path in paths]
-    return paths if "://" in str(paths) else str(Path(str(paths)).expanduser().resolve())
+    return paths if "://" in str(paths) else str(Path(expand_home(str(paths))).resolve())
 
 
 def list_given_runs(given: Given) -> list[Path]:

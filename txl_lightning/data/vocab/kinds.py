@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ClassError, DataError
-from ...files import refuse_pointer
+from ...errors import ClassError, DataError, require_path
+from ...files import expand_home, refuse_pointer
 from ...imports import import_class, is_class_path, is_local, names_class
 from .base import Bytes, Characters, Ids, Vocabulary
 from .subwords import SubwordOptions, Subwords, train_subwords
@@ -29,7 +29,7 @@ def find_own_class(name: str) -> type | None:
     kind = name
     if not names_class(name):
         try:
-            kind = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))["kind"]
+            kind = json.loads(Path(expand_home(name)).read_text(encoding="utf-8"))["kind"]
         # Another file, or none; building the vocabulary names what is wrong.
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
@@ -73,7 +73,8 @@ def load_vocabulary(text: str) -> Vocabulary:
 
 def require_vocabulary(name: str) -> None:
     """Refuse a name of no kind, class or file, before a text is read for it."""
-    if name not in BUILT_IN and not names_class(name) and not Path(name).expanduser().is_file():
+    require_path("data.vocab", name)
+    if name not in BUILT_IN and not names_class(name) and not Path(expand_home(name)).is_file():
         raise refuse_vocabulary(name, os.strerror(errno.ENOENT))
 
 
@@ -100,7 +101,7 @@ def build_vocabulary(
         case _ if names_class(name):
             return import_class("data.vocab", name).from_documents(documents)
     try:
-        path = Path(name).expanduser()
+        path = Path(expand_home(name))
         return read_vocabulary_file(path, lambda listed: Words.from_list(listed, words))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
