@@ -38,7 +38,7 @@ reproduce-fast: $(READY)  ## show in minutes, at tiny sizes, that a part of each
 	for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name.run --fast || exit 1; done
 	$(BIN)/python -m experiments.pages --results runs/fast
 
-test: $(READY)  ## run the fast tests on both cores (five minutes)
+test: $(READY)  ## run the fast tests on both cores (six minutes)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --timeout 300 $(PYTEST)
 
 test-all: test test-slow  ## run every test
