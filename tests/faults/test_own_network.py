@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.state_networks import SMALL_NETWORKS
+
 ALLOW = "--allow_imports=my_package"
 OWN = (
     "fit", ALLOW, "--model.net=my_package.MyConfig", "--model.net.width=8",
@@ -50,21 +52,12 @@ def test_killed_runs_of_an_own_network_match_an_uninterrupted_one(make_place, ra
     assert killed.state()["txl_lightning"]["memory"]["h_BD"].any()
 
 
-NETWORKS = {
-    "CompressiveTransformer": {"unit_len": 4, "n_state": 8, "n_compressed": 4, "rate": 2},
-    "GatedDeltaNet": {"chunk_len": 5},
-    "LSTM": {},
-    "Mamba2": {"d_head": 8, "d_state": 6},
-    "RecurrentMemoryTransformer": {"unit_len": 4, "n_memory": 3},
-}
-
-
 @pytest.mark.faults
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SMALL_NETWORKS)
 def test_killed_runs_of_each_other_network_match_an_uninterrupted_one(make_place, name):
     whole = make_place("whole")
     killed = make_place("killed")
-    net = {"class_path": name, "n_layer": 2, "d_model": 16, "dropout": 0.2} | NETWORKS[name]
+    net = {"class_path": name, "n_layer": 2, "d_model": 16, "dropout": 0.2} | SMALL_NETWORKS[name]
     words = [f"--model.net={json.dumps(net)}", "--model.gradient_segments=2"]
     how = {"command": (*OWN[:1], *OWN[4:]), "ranks": 1}
     assert set(whole.end(whole.fork(*words, **how)).codes) == {0}

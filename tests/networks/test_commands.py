@@ -12,13 +12,13 @@ import yaml
 
 import txl_lightning
 from tests.evaluation.test_adaptation import CACHE, score_slowly
+from tests.helpers.state_networks import SIZES, SMALL_NETWORKS
 from tests.helpers.wandb_files import Run
-from tests.training.test_networks import SETTINGS, SIZES
 from txl_lightning import Adaptation, stream_nats
 from txl_lightning.data.vocab import Bytes
 
 pytestmark = pytest.mark.slow
-NETS = {name: {"class_path": name} | SIZES | SETTINGS[name] for name in SETTINGS}
+NETS = {name: {"class_path": name} | SIZES | SMALL_NETWORKS[name] for name in SMALL_NETWORKS}
 COMMON = ["--data.vocab=bytes", "--data.tgt_len=8", "--data.batch_size=4", "--trainer.max_steps=4"]
 COMMON += ["--trainer.val_check_interval=2", "--trainer.limit_val_batches=8", "--plan.minutes=null"]
 COMMON += ["--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1", "--report.sample_len=20"]

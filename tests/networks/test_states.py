@@ -4,23 +4,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.helpers.state_networks import SMALL_NETWORKS
 from txl_lightning import networks
 from txl_lightning.model.reading import Reader
 
 SIZES = {"n_token": 11, "n_layer": 2, "d_model": 8}
-SETTINGS = {
-    "CompressiveTransformer": {"unit_len": 4, "n_state": 4, "n_compressed": 2, "rate": 2},
-    "GatedDeltaNet": {"n_head": 2},
-    "LSTM": {},
-    "Mamba2": {"d_head": 8, "d_state": 6},
-    "RecurrentMemoryTransformer": {"unit_len": 4, "n_memory": 3},
-}
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=SMALL_NETWORKS)
 def net(request):
     torch.manual_seed(0)
-    config = getattr(networks, f"{request.param}Config")(**SIZES, **SETTINGS[request.param])
+    config = getattr(networks, f"{request.param}Config")(**SIZES, **SMALL_NETWORKS[request.param])
     return config.build().eval()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.nodes import run_on_nodes
-from tests.training.test_networks import SETTINGS, SIZES
+from tests.helpers.state_networks import SIZES, SMALL_NETWORKS
 from txl_lightning.errors import silence_warnings
 from txl_lightning.training.cli import run_trainer
 
@@ -34,8 +34,8 @@ SEGMENTS = (1, 2)
 def list_commands(strategy: str) -> list[list[str]]:
     """Return the commands that train each network with a strategy."""
     commands = []
-    for name in SETTINGS:
-        net = {"class_path": name} | SIZES | SETTINGS[name]
+    for name in SMALL_NETWORKS:
+        net = {"class_path": name} | SIZES | SMALL_NETWORKS[name]
         for n_segment in SEGMENTS:
             words = [f"--model.net={json.dumps(net)}", f"--model.gradient_segments={n_segment}"]
             words += [f"--trainer.default_root_dir={strategy}_{name}_{n_segment}"]
@@ -70,7 +70,7 @@ def list_nats(run: Path) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("n_segment", SEGMENTS)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", SMALL_NETWORKS)
 def test_two_processes_train_as_one_does_over_a_pass(runs, name, strategy, n_segment):
     expected = list_nats(runs / f"one_{name}_{n_segment}")
     assert len(expected) > 10

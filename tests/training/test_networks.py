@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from tests.helpers.late_device import LateDevice
+from tests.helpers.state_networks import SIZES, SMALL_NETWORKS
 from txl_lightning import LanguageModel, TransformerXL, generate, score
 from txl_lightning.analysis.context_length import score_context
 from txl_lightning.data.datamodule import StreamConfig
@@ -24,17 +25,8 @@ from txl_lightning.networks.recurrent_memory import RecurrentMemoryTransformerCo
 from txl_lightning.training.callbacks.weight_averaging import WeightAverage
 from txl_lightning.training.segments import require_whole_units
 
-SIZES = {"n_layer": 2, "d_model": 16}
-SETTINGS = {
-    "CompressiveTransformer": {"unit_len": 4, "n_state": 8, "n_compressed": 4, "rate": 2},
-    "GatedDeltaNet": {"chunk_len": 5},
-    "LSTM": {},
-    "Mamba2": {"d_head": 8, "d_state": 6, "chunk_len": 5},
-    "RecurrentMemoryTransformer": {"unit_len": 4, "n_memory": 3},
-}
 
-
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=SMALL_NETWORKS)
 def make(request):
     """Return a function that makes a LanguageModel of one of the networks."""
 
@@ -43,7 +35,7 @@ def make(request):
         settings = (
             {"class_path": NETWORKS[request.param], "dropout": 0.2}
             | SIZES
-            | SETTINGS[request.param]
+            | SMALL_NETWORKS[request.param]
         )
         return LanguageModel(make_config(settings | changes), gradient_segments=n_segment)
 
@@ -52,7 +44,7 @@ def make(request):
 
 def test_each_network_of_the_table_is_tested():
     # Models of transformers are in tests/hub.
-    assert SETTINGS.keys() == NETWORKS.keys() - {"HuggingFace"}
+    assert SMALL_NETWORKS.keys() == NETWORKS.keys() - {"HuggingFace"}
 
 
 @pytest.mark.parametrize(
